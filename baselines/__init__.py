@@ -1,0 +1,1 @@
+"""The rivals of BudgetFormer, one file each, as differences from full attention."""

@@ -1,0 +1,141 @@
+"""BudgetFormer (arXiv 2604.22583): per-input budget and relevance of heads.
+
+What the paper's summaries leave open is a field here, with a default (docs/methods.md says what is known).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from budgetformer.controller import BudgetController, BudgetNetwork, GateFormula, NoiseLaw, Reweighting
+from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
+from budgetformer.losses import budget_hinge, mean_entropy
+from budgetformer.method import Method
+from budgetformer.schedules import Shape, interpolate
+from budgetformer.selection import Rounding, new_salt
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetFormer(Method):
+    """Adaptive head budgeting: soft gates from s and p in training, the top k heads by p at inference.
+
+    ``L = L_task + budget_weight * hinge(s; s_min, s_max) + w(t) * entropy(p)`` with w moving from
+    ``entropy_weight_start`` (negative: high entropy is rewarded) to ``entropy_weight_end``.
+
+    Attributes:
+        gate: formula of the gates in training.
+        reweighting: weight of the kept heads at inference.
+        rounding: how s H becomes a whole number of heads.
+        min_heads: the least number of active heads per layer; with 0 and ``floor``, s < 1/H keeps none.
+        start_budget: s before training, in (0, 1).
+        fixed_s: a budget in [0, 1] for every input in place of the budget network; None uses the network.
+        learned_relevance: False draws the relevance at random instead of using the relevance network.
+        s_min, s_max: the range in which the budget costs nothing, in [0, 1].
+        budget_weight: weight of the hinge.
+        entropy_weight_start, entropy_weight_end: weight of the entropy, moving linearly.
+        tau_start, tau_end, tau_shape: the temperature, > 0.
+        noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.
+        hidden: hidden width of the budget network; None is D // 2.
+        shared_networks: one pair of networks for all layers.
+
+    Raises:
+        ValueError: for a value outside its range.
+    """
+
+    name: ClassVar[str] = "budgetformer"
+
+    gate: GateFormula = "s*H*p"
+    reweighting: Reweighting = "renormalised"
+    rounding: Rounding = "floor"
+    min_heads: int = 0
+    start_budget: float = 0.9
+    fixed_s: float | None = None
+    learned_relevance: bool = True
+    s_min: float = 0.1
+    s_max: float = 0.9
+    budget_weight: float = 1.0
+    entropy_weight_start: float = -0.01
+    entropy_weight_end: float = 0.01
+    tau_start: float = 2.0
+    tau_end: float = 0.1
+    tau_shape: Shape = "exponential"
+    noise_start: float = 0.5
+    noise_end: float = 0.0
+    noise_shape: Shape = "linear"
+    noise_law: NoiseLaw = "gaussian"
+    hidden: int | None = None
+    shared_networks: bool = False
+
+    def __post_init__(self) -> None:
+        choices = {
+            "gate": GateFormula,
+            "reweighting": Reweighting,
+            "rounding": Rounding,
+            "noise_law": NoiseLaw,
+            "tau_shape": Shape,
+            "noise_shape": Shape,
+        }
+        for field, literal in choices.items():
+            if getattr(self, field) not in get_args(literal):
+                raise ValueError(f"{field} must be one of {', '.join(get_args(literal))}, not {getattr(self, field)!r}")
+        if self.fixed_s is not None and not 0 <= self.fixed_s <= 1:
+            raise ValueError(f"fixed_s must be in [0, 1], not {self.fixed_s}")
+        if not 0 < self.start_budget < 1:
+            raise ValueError(f"start_budget must be in (0, 1), not {self.start_budget}")
+        if not 0 <= self.s_min <= self.s_max <= 1:
+            raise ValueError(f"need 0 <= s_min <= s_max <= 1, not {self.s_min} and {self.s_max}")
+        if self.tau_start <= 0 or self.tau_end <= 0:
+            raise ValueError(f"tau must be positive, not {self.tau_start} -> {self.tau_end}")
+        if self.noise_start < 0 or self.noise_end < 0:
+            raise ValueError(f"noise must not be negative, not {self.noise_start} -> {self.noise_end}")
+        if self.min_heads < 0:
+            raise ValueError(f"min_heads must not be negative, not {self.min_heads}")
+
+    def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
+        if self.min_heads > spec.num_heads:
+            raise ValueError(f"min_heads {self.min_heads} is more than the {spec.num_heads} heads of the encoder")
+        hidden = self.hidden or max(1, spec.width // 2)
+
+        def networks() -> tuple[BudgetNetwork | None, nn.Module | None]:
+            budget = BudgetNetwork(spec.width, hidden, self.start_budget) if self.fixed_s is None else None
+            return budget, nn.Linear(spec.width, spec.num_heads) if self.learned_relevance else None
+
+        shared = networks() if self.shared_networks else None
+        controllers = []
+        for _ in range(spec.num_layers):
+            budget, relevance = shared or networks()
+            controllers.append(
+                BudgetController(
+                    spec.num_heads,
+                    budget=budget,
+                    relevance=relevance,
+                    fixed_s=1.0 if self.fixed_s is None else self.fixed_s,
+                    formula=self.gate,
+                    reweighting=self.reweighting,
+                    rounding=self.rounding,
+                    min_heads=self.min_heads,
+                    noise_law=self.noise_law,
+                    generator=generator,
+                )
+            )
+        return nn.ModuleList(controllers)
+
+    def on_step(self, model: Encoder, progress: float, generator: torch.Generator) -> None:
+        salt = new_salt(generator)
+        for gate in model.gates:
+            controller = cast("BudgetController", gate)
+            controller.tau.fill_(interpolate(self.tau_start, self.tau_end, progress, self.tau_shape))
+            controller.noise_scale.fill_(interpolate(self.noise_start, self.noise_end, progress, self.noise_shape))
+            controller.step_salt.copy_(salt)
+
+    def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:
+        assert output.s_BL is not None and output.relevance_BLH is not None
+        losses = {}
+        if self.fixed_s is None:
+            losses["budget"] = self.budget_weight * budget_hinge(output.s_BL, self.s_min, self.s_max)
+        if self.learned_relevance:
+            weight = interpolate(self.entropy_weight_start, self.entropy_weight_end, progress)
+            losses["entropy"] = weight * mean_entropy(output.relevance_BLH)
+        return losses

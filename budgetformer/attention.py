@@ -1,0 +1,102 @@
+"""Multi-head attention whose heads carry gates.
+
+Shapes: B batch, T tokens, D width, H heads of the full layer, A heads this layer still has, K head width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from budgetformer.execution import EXECUTIONS
+
+
+class HeadGatedAttention(nn.Module):
+    """Self-attention in which every head's output is multiplied by a gate.
+
+    ``y = b_out + sum_h gate_h * softmax(Q_h K_h^T / sqrt(K)) V_h W_out,h``. A gate of 1 for every head is ordinary
+    multi-head attention (Vaswani et al. 2017); a gate of 0 removes the head. The output bias is never gated.
+
+    Weights are laid out head by head (``qkv.weight`` is ``(A * 3 * K, D)``), so that a head is one contiguous block
+    that can be removed or run alone.
+
+    Args:
+        width: D, the width of the input and the output.
+        num_heads: H, the number of heads before any removal.
+        head_width: K; by default ``width // num_heads``.
+        dropout: probability with which attention weights are dropped in training.
+
+    Raises:
+        ValueError: if the sizes are not positive, or ``width`` is no multiple of ``num_heads`` and no ``head_width``
+            is given.
+    """
+
+    def __init__(self, width: int, num_heads: int, *, head_width: int | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        if width < 1 or num_heads < 1:
+            raise ValueError(f"width and num_heads must be positive, not {width} and {num_heads}")
+        if head_width is None and width % num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {num_heads}; give head_width")
+        self.num_heads = num_heads
+        self.head_width = head_width or width // num_heads
+        self.dropout = dropout
+        self.heads = tuple(range(num_heads))
+        self.qkv = nn.Linear(width, 3 * num_heads * self.head_width)
+        self.out = nn.Linear(num_heads * self.head_width, width)
+
+    def forward(
+        self, x_BTD: Tensor, gates_BH: Tensor | None = None, mask_BT: Tensor | None = None, execution: str = "masked"
+    ) -> Tensor:
+        """Attends within each input.
+
+        Args:
+            x_BTD: the input.
+            gates_BH: one gate >= 0 per input and head, in the numbering of the full layer; None is 1 everywhere.
+            mask_BT: True at real tokens; None means that there is no padding. An input of padding alone attends to
+                all of its tokens, so that its output stays finite.
+            execution: how to run it, a key of ``budgetformer.execution.EXECUTIONS``.
+
+        Returns:
+            The output, ``(B, T, D)``.
+        """
+        if not self.heads:
+            return self.out.bias.expand_as(x_BTD)
+        if gates_BH is not None and len(self.heads) < self.num_heads:
+            gates_BH = gates_BH[:, list(self.heads)]
+        if mask_BT is not None:
+            mask_BT = mask_BT | ~mask_BT.any(dim=1, keepdim=True)
+        return EXECUTIONS[execution](self, x_BTD, gates_BH, mask_BT)
+
+    @torch.no_grad()
+    def keep(self, heads: Sequence[int], gates_H: Tensor | None = None) -> None:
+        """Removes the weights of every other head, for good.
+
+        Args:
+            heads: the heads to keep, in the numbering of the full layer.
+            gates_H: constant gates to fold into the output weights, in the numbering of the full layer.
+
+        Raises:
+            ValueError: if a head is not in this layer (any more).
+        """
+        missing = sorted(set(heads) - set(self.heads))
+        if missing:
+            raise ValueError(f"heads {missing} are not in this layer, which has {list(self.heads)}")
+        kept = tuple(sorted(set(heads)))
+        index = torch.tensor([self.heads.index(head) for head in kept], dtype=torch.long, device=self.out.weight.device)
+        num_heads, head_width, width = len(self.heads), self.head_width, self.out.out_features
+        qkv_weight = self.qkv.weight.view(num_heads, 3 * head_width, -1)[index].flatten(0, 1)
+        qkv_bias = self.qkv.bias.view(num_heads, 3 * head_width)[index].flatten()
+        out_weight_DAK = self.out.weight.view(width, num_heads, head_width)[:, index]
+        if gates_H is not None:
+            out_weight_DAK = out_weight_DAK * gates_H[list(kept), None].to(out_weight_DAK)
+        self.qkv = _linear(qkv_weight, qkv_bias)
+        self.out = _linear(out_weight_DAK.flatten(1), self.out.bias.clone())
+        self.heads = kept
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    linear = skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype, device=weight.device)
+    linear.weight = nn.Parameter(weight)
+    linear.bias = nn.Parameter(bias)
+    return linear

@@ -1,0 +1,166 @@
+"""The one encoder in which every method's gates run.
+
+Shapes: B batch, T tokens, D width, L layers, H heads, C classes.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from budgetformer.attention import HeadGatedAttention
+from budgetformer.gates import Gates
+from budgetformer.selection import input_keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """Sizes of an encoder.
+
+    Attributes:
+        vocab_size: number of token ids; id 0 is padding.
+        num_classes: C.
+        max_length: the longest input, in tokens.
+        width: D.
+        num_layers: L.
+        num_heads: H; must divide ``width``.
+        ffn_width: hidden width of the feed-forward blocks; 4 D where None.
+        dropout: probability for embeddings and residual branches; attention weights are not dropped.
+
+    Raises:
+        ValueError: for a size that is not positive, a width that the heads do not divide, or a dropout outside [0, 1).
+    """
+
+    vocab_size: int
+    num_classes: int
+    max_length: int
+    width: int = 128
+    num_layers: int = 2
+    num_heads: int = 8
+    ffn_width: int | None = None
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for field in ("vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
+        if self.width % self.num_heads:
+            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+
+    @property
+    def ffn_size(self) -> int:
+        return self.ffn_width or 4 * self.width
+
+
+class EncoderOutput(NamedTuple):
+    """What an encoder returns.
+
+    Attributes:
+        logits_BC: class scores.
+        gates_BLH: the gate of every head of the full layer, removed ones included (0).
+        s_BL: the fraction of heads asked for; None if any layer has no such number.
+        relevance_BLH: distributions over heads; None if any layer has none.
+    """
+
+    logits_BC: Tensor
+    gates_BLH: Tensor
+    s_BL: Tensor | None
+    relevance_BLH: Tensor | None
+
+
+class EncoderLayer(nn.Module):
+    """Pre-norm Transformer layer: gated attention, then a GELU feed-forward block, each on a residual branch."""
+
+    def __init__(self, spec: EncoderSpec, gate: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(spec.width)
+        self.gate = gate
+        self.attention = HeadGatedAttention(spec.width, spec.num_heads)
+        self.ffn_norm = nn.LayerNorm(spec.width)
+        self.ffn_in = nn.Linear(spec.width, spec.ffn_size)
+        self.ffn_out = nn.Linear(spec.ffn_size, spec.width)
+        self.dropout = nn.Dropout(spec.dropout)
+        self.execution = "masked"
+        self.gates_folded = False
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> tuple[Tensor, Gates]:
+        normed_BTD = self.attention_norm(x_BTD)
+        gates = cast("Gates", self.gate(normed_BTD, mask_BT, key_B))
+        gates_BH = None if self.gates_folded else gates.gates_BH
+        x_BTD = x_BTD + self.dropout(self.attention(normed_BTD, gates_BH, mask_BT, self.execution))
+        hidden_BTF = F.gelu(self.ffn_in(self.ffn_norm(x_BTD)))
+        return x_BTD + self.dropout(self.ffn_out(hidden_BTF)), gates
+
+
+class Encoder(nn.Module):
+    """Embeddings, L gated layers, mean over the real tokens, and a linear classifier.
+
+    Args:
+        spec: the sizes.
+        gates: one gate module per layer (see ``budgetformer.gates``).
+
+    Raises:
+        ValueError: if there is not one gate module per layer.
+    """
+
+    def __init__(self, spec: EncoderSpec, gates: nn.ModuleList) -> None:
+        super().__init__()
+        if len(gates) != spec.num_layers:
+            raise ValueError(f"{len(gates)} gate modules for {spec.num_layers} layers")
+        self.spec = spec
+        self.token_embedding = nn.Embedding(spec.vocab_size, spec.width)
+        self.position_embedding = nn.Embedding(spec.max_length, spec.width)
+        self.dropout = nn.Dropout(spec.dropout)
+        self.blocks = nn.ModuleList(EncoderLayer(spec, gate) for gate in gates)
+        self.final_norm = nn.LayerNorm(spec.width)
+        self.classifier = nn.Linear(spec.width, spec.num_classes)
+        for embedding in (self.token_embedding, self.position_embedding):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    @property
+    def layers(self) -> list[EncoderLayer]:
+        return [cast("EncoderLayer", block) for block in self.blocks]
+
+    @property
+    def gates(self) -> list[nn.Module]:
+        return [layer.gate for layer in self.layers]
+
+    def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> EncoderOutput:
+        """Classifies a batch.
+
+        Args:
+            tokens_BT: int64 token ids.
+            mask_BT: True at real tokens.
+
+        Raises:
+            ValueError: if the inputs are longer than ``spec.max_length``.
+        """
+        batch, length = tokens_BT.shape
+        if length > self.spec.max_length:
+            raise ValueError(f"inputs of {length} tokens; this encoder takes {self.spec.max_length}")
+        key_B = input_keys(tokens_BT, mask_BT)
+        positions_T = torch.arange(length, device=tokens_BT.device)
+        x_BTD = self.dropout(self.token_embedding(tokens_BT) + self.position_embedding(positions_T))
+        chosen = []
+        for block in self.blocks:
+            x_BTD, gates = block(x_BTD, mask_BT, key_B)
+            chosen.append(gates)
+        pooled_BD = mean_over_tokens(self.final_norm(x_BTD), mask_BT)
+        ones_BH = x_BTD.new_ones(batch, self.spec.num_heads)
+        s = [gates.s_B for gates in chosen if gates.s_B is not None]
+        relevance = [gates.relevance_BH for gates in chosen if gates.relevance_BH is not None]
+        return EncoderOutput(
+            self.classifier(pooled_BD),
+            torch.stack([ones_BH if gates.gates_BH is None else gates.gates_BH for gates in chosen], dim=1),
+            torch.stack(s, dim=1) if len(s) == len(chosen) else None,
+            torch.stack(relevance, dim=1) if len(relevance) == len(chosen) else None,
+        )
+
+
+def mean_over_tokens(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over the real tokens, ``(B, D)``; 0 for an input of padding alone."""
+    return (x_BTD * mask_BT[:, :, None]).sum(dim=1) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)

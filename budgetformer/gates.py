@@ -1,0 +1,83 @@
+"""Gate modules: what decides, for each input, how much each head counts.
+
+A gate module maps ``(x_BTD, mask_BT, key_B)`` to :class:`Gates`, where ``x_BTD`` is the input of the attention,
+``mask_BT`` is True at real tokens and ``key_B`` is a fingerprint of the input's tokens
+(:func:`budgetformer.selection.input_keys`), from which a random choice can be made that does not depend on the batch.
+
+Shapes: B batch, T tokens, D width, H heads.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from budgetformer.selection import new_salt, random_uniform, top_k_mask
+
+
+class Gates(NamedTuple):
+    """The choice of heads of one layer.
+
+    Attributes:
+        gates_BH: the weight of each head, >= 0; a head is active where it is > 0. None: 1 everywhere.
+        s_B: the fraction of heads asked for, in [0, 1]; None where the method has no such number.
+        relevance_BH: a distribution over heads; None where the method has none.
+    """
+
+    gates_BH: Tensor | None = None
+    s_B: Tensor | None = None
+    relevance_BH: Tensor | None = None
+
+
+class AllHeads(nn.Module):
+    """Full attention: every head at 1 for every input."""
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
+        return Gates()
+
+
+class ConstantGates(nn.Module):
+    """The same gates for every input.
+
+    Args:
+        gates_H: the gates, >= 0.
+        s: the fraction of heads that was asked for, if the method asks for one.
+    """
+
+    gates_H: Tensor
+
+    def __init__(self, gates_H: Sequence[float] | Tensor, s: float | None = None) -> None:
+        super().__init__()
+        self.s = s
+        self.register_buffer("gates_H", torch.as_tensor(gates_H, dtype=torch.float32).clone())
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
+        batch = x_BTD.shape[0]
+        s_B = None if self.s is None else x_BTD.new_full((batch,), self.s)
+        return Gates(self.gates_H.to(x_BTD.dtype).expand(batch, -1), s_B)
+
+
+class RandomHeads(nn.Module):
+    """k random heads per input: new ones at each training step, always the same ones at inference.
+
+    Args:
+        num_heads: H.
+        k: heads per input.
+        generator: source of the salt that fixes the choice at inference.
+    """
+
+    salt: Tensor
+    step_salt: Tensor
+
+    def __init__(self, num_heads: int, k: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.k = k
+        self.register_buffer("salt", new_salt(generator))
+        self.register_buffer("step_salt", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
+        salt = self.salt + self.step_salt if self.training else self.salt
+        active_BH = top_k_mask(random_uniform(key_B, salt, self.num_heads), self.k)
+        return Gates(active_BH.to(x_BTD.dtype), x_BTD.new_full((len(key_B),), self.k / self.num_heads))

@@ -1,0 +1,81 @@
+"""The contract of a method: a choice of heads per input and layer, as a difference from full attention."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
+from budgetformer.gates import AllHeads
+from budgetformer.importance import LabelledBatch
+from budgetformer.surgery import Execution, compact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Full attention, and the hooks with which a method differs from it.
+
+    The fields of a subclass are its parameters: they are stored with every result, so they must survive JSON. A method
+    object holds no state; whatever changes during training lives in parameters and buffers of the model.
+
+    The harness calls ``gates`` once, ``on_epoch_start`` and ``on_step`` during training, ``extra_losses`` at every
+    step, and ``for_inference`` once at the end. It owns the loop, the clock and the counting.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The fields, as plain values."""
+        return dataclasses.asdict(self)
+
+    def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
+        """One gate module per layer, ``(x_BTD, mask_BT, key_B) -> Gates`` (see ``budgetformer.gates``).
+
+        Args:
+            spec: the encoder for which the gates are.
+            generator: source of random numbers that belongs to the gates alone.
+
+        Raises:
+            ValueError: if the parameters do not fit the encoder.
+        """
+        return nn.ModuleList(AllHeads() for _ in range(spec.num_layers))
+
+    def param_groups(self, model: Encoder) -> list[dict[str, Any]]:
+        """Parameter groups for the optimiser; a group may set its own ``lr_scale`` (a factor) or ``weight_decay``."""
+        return [{"params": list(model.parameters())}]
+
+    def on_epoch_start(self, model: Encoder, progress: float, calibration: Iterable[LabelledBatch]) -> None:
+        """Changes the model between epochs, for example prunes it.
+
+        Args:
+            model: the model in training.
+            progress: the share of the epochs that is done, in [0, 1).
+            calibration: training batches, for importance scores.
+        """
+
+    def on_step(self, model: Encoder, progress: float, generator: torch.Generator) -> None:
+        """Moves schedules and renews noise before a training step.
+
+        Args:
+            model: the model in training.
+            progress: the share of the steps that is done, in [0, 1).
+            generator: the gates' stream of random numbers.
+        """
+
+    def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:
+        """Named scalar terms, already weighted, that are added to the task's loss."""
+        return {}
+
+    def for_inference(self, model: Encoder, execution: Execution = "auto") -> Encoder:
+        """The model that is evaluated, counted and timed; ``model`` itself is left as it was.
+
+        Raises:
+            ValueError: if the model cannot be run in the way asked for.
+        """
+        return compact(model, execution)

@@ -1,0 +1,58 @@
+"""Turning a trained model into the one that is run: constant head choices become smaller weights."""
+
+import copy
+from typing import Literal
+
+import torch
+from torch import nn
+
+from budgetformer.encoder import Encoder
+from budgetformer.gates import AllHeads, ConstantGates
+
+Execution = Literal["auto", "masked", "gathered", "sliced"]
+
+
+def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
+    """A copy of a model for inference, which skips every head it can.
+
+    Args:
+        model: the trained model; left untouched.
+        execution: ``auto`` slices layers whose gates are constant and gathers the others; ``masked`` and ``gathered``
+            run every layer in that way; ``sliced`` insists on constant gates.
+
+    Returns:
+        The copy, in evaluation mode, without gradients. It still reports gates in the original head numbers.
+
+    Raises:
+        ValueError: if ``sliced`` is asked for and a layer's gates depend on the input.
+    """
+    compacted = copy.deepcopy(model).eval().requires_grad_(False)
+    for index, layer in enumerate(compacted.layers):
+        constant = isinstance(layer.gate, AllHeads | ConstantGates)
+        if execution == "sliced" and not constant:
+            raise ValueError(f"layer {index} chooses heads per input, so it cannot be sliced; use gathered")
+        if execution in ("masked", "gathered"):
+            layer.execution = execution
+        elif not constant:
+            layer.execution = "gathered"
+        elif isinstance(layer.gate, ConstantGates):
+            gates_H = layer.gate.gates_H
+            layer.attention.keep(torch.nonzero(gates_H).flatten().tolist(), gates_H)
+            layer.gates_folded = True
+    return compacted
+
+
+def execution_of(model: Encoder) -> str:
+    """How a model's attention runs: ``dense``, ``sliced``, ``gathered`` or ``masked``, joined by + where layers differ.
+
+    ``dense`` is full attention: all heads are there and none is weighted.
+    """
+    return "+".join(
+        sorted({_execution_of_gate(layer.gate, layer.gates_folded, layer.execution) for layer in model.layers})
+    )
+
+
+def _execution_of_gate(gate: nn.Module, folded: bool, execution: str) -> str:
+    if isinstance(gate, AllHeads):
+        return "dense"
+    return "sliced" if folded else execution

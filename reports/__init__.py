@@ -1,0 +1,1 @@
+"""What is read from records: statistics, tables and figures. Nothing here imports torch."""

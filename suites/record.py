@@ -1,0 +1,160 @@
+"""What one trial leaves behind, and what every number in it means. Imports neither torch nor numpy."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+SCHEMA = 1
+"""Shape of the file. Older files keep loading."""
+
+PROTOCOL = "1"
+"""What was measured, and how. Results of two protocols are never compared."""
+
+Status = Literal["done", "failed"]
+Direction = Literal["higher", "lower", "none"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a number means.
+
+    Attributes:
+        unit: its unit, ``fraction`` for numbers in [0, 1].
+        direction: which way is better, ``none`` for a description.
+        meaning: one sentence.
+        per_layer: the value is a list with one number per layer.
+    """
+
+    unit: str
+    direction: Direction
+    meaning: str
+    per_layer: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("fraction", "higher", "Correct predictions on the test set, after the last epoch."),
+    "validation_accuracy": Metric("fraction", "higher", "Correct predictions on the validation split, last epoch."),
+    "test_loss": Metric("nats", "lower", "Mean cross-entropy on the test set."),
+    "majority_rate": Metric("fraction", "none", "Accuracy of always answering the test set's most frequent class."),
+    "s_mean": Metric("fraction", "none", "Mean over test inputs and layers of the fraction of heads asked for."),
+    "s_mean_per_layer": Metric("fraction", "none", "s_mean of each layer.", per_layer=True),
+    "heads_executed": Metric("fraction", "none", "Mean over test inputs and layers of active heads / H."),
+    "heads_executed_per_layer": Metric("fraction", "none", "heads_executed of each layer.", per_layer=True),
+    "no_head_share": Metric("fraction", "none", "Share of (test input, layer) pairs with no active head."),
+    "num_parameters": Metric("count", "lower", "Parameters of the trained model, gates included."),
+    "num_parameters_inference": Metric("count", "lower", "Parameters of the model that is run, after removal."),
+    "macs_executed": Metric("MAC/input", "lower", "Products that ran over the padded test batches, per input."),
+    "macs_full": Metric("MAC/input", "lower", "Closed form of full attention's model on the same padded batches."),
+    "macs_attention_core": Metric("MAC/input", "lower", "Closed form of QK^T and AV of the active heads."),
+    "macs_attention_block": Metric("MAC/input", "lower", "Core and projections of the active heads, closed form."),
+    "macs_traced": Metric("MAC/input", "lower", "fvcore's count of one full-length input; null for gathered models."),
+    "paper_flops_cut": Metric("fraction", "higher", "Cut by the paper's convention at s_mean and the task's length."),
+    "padding_share": Metric("fraction", "none", "Share of padding in the test batches."),
+    "train_s": Metric("s", "lower", "Wall time of the training loop."),
+    "latency_b1_p50_s": Metric("s", "lower", "Median time of one test input."),
+    "latency_b1_p95_s": Metric("s", "lower", "95th percentile of the time of one test input."),
+    "latency_b32_p50_s": Metric("s", "lower", "Median time of a batch of 32 test inputs."),
+    "latency_b32_p95_s": Metric("s", "lower", "95th percentile of the time of a batch of 32 test inputs."),
+    "latency_b32_ratio": Metric("ratio", "lower", "Median of interleaved rounds: batch of 32 over full attention."),
+    "latency_b32_aa_ratio": Metric("ratio", "none", "The same for full attention over itself: the noise."),
+    "train_energy_kwh": Metric("kWh", "lower", "Energy of the training loop."),
+    "inference_energy_kwh": Metric("kWh", "lower", "Energy per 1,000 test inputs."),
+    "train_co2_g": Metric("gCO2e", "lower", "Energy of training times the stated intensity."),
+    "inference_co2_g": Metric("gCO2e", "lower", "Energy per 1,000 test inputs times the stated intensity."),
+}
+"""Every key that a record may carry. FLOPs are 2 x MACs."""
+
+
+def question_id(question: dict[str, Any]) -> str:
+    """The id of a trial: a hash of what it asks, whichever suite asks it."""
+    canonical = json.dumps(question, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One trial: the question, the answer and the circumstance.
+
+    Attributes:
+        question: what determines the result: protocol, task, encoder, recipe, method, params, seed, device, execution.
+        status: ``done`` or ``failed``.
+        error: why it failed; empty otherwise.
+        metrics: values by key of ``METRICS``; a number, a list for per-layer metrics, or None where it does not exist.
+        execution: how the attention ran at inference: dense, sliced, gathered or masked.
+        history: one entry per epoch: epoch, train_loss, validation_accuracy, and the method's own terms.
+        timings: raw samples in seconds, by name.
+        energy: provenance of the energy numbers (components, source of each, intensity, tracker).
+        circumstance: commit, versions, hardware, threads, start time, fingerprint of the source code.
+    """
+
+    question: dict[str, Any]
+    status: Status
+    error: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    execution: str = ""
+    history: list[dict[str, float]] = field(default_factory=list)
+    timings: dict[str, list[float]] = field(default_factory=dict)
+    energy: dict[str, Any] = field(default_factory=dict)
+    circumstance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in ("done", "failed"):
+            raise ValueError(f"status {self.status!r} is neither done nor failed")
+        for key, value in self.metrics.items():
+            if key not in METRICS:
+                raise ValueError(f"unknown metric {key!r}")
+            values = value if isinstance(value, list) else [value]
+            if isinstance(value, list) is not METRICS[key].per_layer and value is not None:
+                raise ValueError(f"metric {key!r} is {'' if METRICS[key].per_layer else 'not '}a list per layer")
+            if any(v is not None and (not isinstance(v, int | float) or not math.isfinite(v)) for v in values):
+                raise ValueError(f"metric {key!r} is not a finite number: {value!r}")
+
+    @property
+    def id(self) -> str:
+        return question_id(self.question)
+
+    @property
+    def task(self) -> str:
+        return str(self.question["task"]["name"])
+
+    @property
+    def method(self) -> str:
+        return str(self.question["method"]["label"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.question["seed"])
+
+    def to_json(self) -> str:
+        """One JSON object, with the schema and the id."""
+        content = {"schema": SCHEMA, "id": self.id, **asdict(self)}
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Record":
+        """Reads a record back.
+
+        Raises:
+            ValueError: if it is no record, of a newer schema, or its id does not belong to its question.
+        """
+        content = json.loads(text)
+        if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+            raise ValueError("not a record")
+        if content["schema"] > SCHEMA:
+            raise ValueError(f"schema {content['schema']} is newer than this program's {SCHEMA}")
+        known = {f.name for f in fields(cls)}
+        unknown = content.keys() - known - {"schema", "id"}
+        if unknown:
+            raise ValueError(f"unknown fields {sorted(unknown)}")
+        if not isinstance(content.get("question"), dict):
+            raise ValueError("a record without a question")
+        try:
+            record = cls(**{key: value for key, value in content.items() if key in known})
+            record.task, record.method, record.seed  # noqa: B018 - a question without these is no question
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a record: {error}") from error
+        if record.id != content.get("id"):
+            raise ValueError("the id does not belong to the question: the file was edited")
+        return record
