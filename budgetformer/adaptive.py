@@ -131,7 +131,8 @@ class BudgetFormer(Method):
             controller.step_salt.copy_(salt)
 
     def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:
-        assert output.s_BL is not None and output.relevance_BLH is not None
+        assert output.s_BL is not None
+        assert output.relevance_BLH is not None
         losses = {}
         if self.fixed_s is None:
             losses["budget"] = self.budget_weight * budget_hinge(output.s_BL, self.s_min, self.s_max)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from budgetformer.execution import EXECUTIONS
 
@@ -96,7 +95,9 @@ class HeadGatedAttention(nn.Module):
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    linear = skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype, device=weight.device)
+    # Made at size 1 and given its weights afterwards: initialising a layer without heads would warn.
+    linear = nn.Linear(1, 1, device="meta")
+    linear.out_features, linear.in_features = weight.shape
     linear.weight = nn.Parameter(weight)
     linear.bias = nn.Parameter(bias)
     return linear

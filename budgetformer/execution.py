@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _attend(layer: HeadGatedAttention, qkv: Tensor, keep_keys: Tensor | None) -> Tensor:
-    query, key, value = qkv.split(layer.head_width, dim=-1)
+    query, key, value = torch.split(qkv, layer.head_width, dim=-1)
     dropout = layer.dropout if layer.training else 0.0
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keep_keys, dropout_p=dropout)
 
@@ -33,7 +33,8 @@ def masked(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, ma
     out_BATK = _attend(layer, qkv_BATK3, None if mask_BT is None else mask_BT[:, None, None, :])
     if gates_BA is not None:
         out_BATK = out_BATK * gates_BA[:, :, None, None].to(out_BATK.dtype)
-    return layer.out(out_BATK.transpose(1, 2).flatten(2))
+    out_BTD: Tensor = layer.out(out_BATK.transpose(1, 2).flatten(2))
+    return out_BTD
 
 
 def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
@@ -43,7 +44,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     """
     if gates_BA is None:
         return masked(layer, x_BTD, None, mask_BT)
-    batch, tokens, width = x_BTD.shape
+    width = x_BTD.shape[-1]
     num_heads, head_width = len(layer.heads), layer.head_width
     head_P, input_P = (gates_BA > 0).t().nonzero(as_tuple=True)
     out_BTD = layer.out.bias.expand_as(x_BTD).clone()
@@ -53,7 +54,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     qkv_weight = layer.qkv.weight.view(num_heads, 3 * head_width, width)
     qkv_bias = layer.qkv.bias.view(num_heads, 3 * head_width)
     out_weight = layer.out.weight.view(width, num_heads, head_width)
-    inputs = input_P.split(counts)
+    inputs = torch.split(input_P, counts)
     qkv_PTK3 = torch.cat(
         [F.linear(x_BTD[rows], qkv_weight[h], qkv_bias[h]) for h, rows in enumerate(inputs) if len(rows)]
     )
@@ -61,7 +62,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     keep_keys = None if mask_BT is None else mask_BT[input_P][:, None, None, :]
     out_PTK = _attend(layer, qkv_PTK3[:, None], keep_keys)[:, 0]
     out_PTK = out_PTK * gates_BA[input_P, head_P][:, None, None].to(out_PTK.dtype)
-    for h, (rows, out) in enumerate(zip(inputs, out_PTK.split(counts), strict=True)):
+    for h, (rows, out) in enumerate(zip(inputs, torch.split(out_PTK, counts), strict=True)):
         if len(rows):
             out_BTD = out_BTD.index_add(0, rows, F.linear(out, out_weight[:, h]).to(out_BTD.dtype))
     return out_BTD

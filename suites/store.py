@@ -51,7 +51,7 @@ class Store:
         """Writes a record, its arrays first, each in one step: a reader never sees half a file."""
         if arrays:
             buffer = io.BytesIO()
-            np.savez_compressed(buffer, **arrays)
+            np.savez_compressed(buffer, allow_pickle=False, **arrays)
             _write(self.trials / f"{record.id}.npz", buffer.getvalue())
         path = self.trials / f"{record.id}.json"
         _write(path, record.to_json().encode())

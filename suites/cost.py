@@ -1,0 +1,137 @@
+"""Counts of products, in what a tracer sees and in what really ran, in MACs (1 MAC = 2 FLOPs).
+
+Both counters leave out everything but matrix products, and both refuse an operator that may contain a product and for
+which they have no formula: a count that silently skips attention is worse than none.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from budgetformer.encoder import Encoder
+from budgetformer.surgery import execution_of
+
+with warnings.catch_warnings():
+    # fvcore scripts a loss function when it is imported, which torch calls deprecated; it has no bearing on the counts.
+    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+    from fvcore.nn import FlopCountAnalysis
+
+_MAY_MULTIPLY = re.compile(
+    # gamma functions are the one family of elementwise operators with "mm" in their names
+    r"matmul|(?<!ga)mm|mv|dot|addr|linear|conv(?!ert)|einsum|attention|encoder_layer|rnn|lstm|gru|cdist"
+    # Python functions and scripted calls, which a tracer does not look into
+    r"|^prim::"
+)
+
+
+def traced_macs(model: Encoder, tokens_BT: Tensor, mask_BT: Tensor) -> int:
+    """The MACs of one batch, from a trace of the model (fvcore).
+
+    Args:
+        model: a model whose route does not depend on the input.
+        tokens_BT: int64 token ids.
+        mask_BT: True at real tokens; padding is computed, so it is counted.
+
+    Raises:
+        ValueError: if the model gathers heads per input, since a trace would record the route of this one batch; or
+            if an operator that may contain a product has no formula here.
+    """
+    execution = execution_of(model)
+    if "gathered" in execution:
+        raise ValueError(f"a {execution} model chooses its route per input: count what runs with ExecutedMacs")
+    analysis = FlopCountAnalysis(_PresentTensors(model), (tokens_BT, mask_BT))
+    analysis.clear_op_handles().set_op_handle(**_TRACED)
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    # A tracer warns of every Python number that it freezes into the graph; for one batch that is what is wanted.
+    analysis.tracer_warnings("none")
+    with torch.no_grad():
+        total = int(analysis.total())
+    _refuse(operator for operator in analysis.unsupported_ops() if _MAY_MULTIPLY.search(operator))
+    return total
+
+
+class ExecutedMacs(FlopCounterMode):
+    """Counts the MACs of everything that runs inside, whichever route the data take.
+
+    ``with ExecutedMacs() as counter: model(...)``, then ``counter.macs``. An operator that may contain a product and
+    has no formula raises ValueError when it runs; the backward pass of the CPU's attention is one.
+    """
+
+    def __init__(self) -> None:
+        # torch has formulas for the attention kernels of GPUs, but counts the CPU's as nothing (pytorch#195460).
+        cpu_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        super().__init__(display=False, custom_mapping={cpu_attention: _attention_flops})
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    @property
+    def macs(self) -> int:
+        """The count of the last ``with`` block, in MACs."""
+        return self.get_total_flops() // 2
+
+    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if func_packet not in self.flop_registry and _MAY_MULTIPLY.search(str(func_packet)):
+            _refuse([str(func_packet)])
+        return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def _refuse(operators: Iterable[str]) -> None:
+    names = sorted(operators)
+    if names:
+        raise ValueError(f"no formula for {', '.join(names)}, which may contain a matrix product")
+
+
+class _PresentTensors(nn.Module):
+    """The model with an output that a tracer accepts: a tuple without None."""
+
+    def __init__(self, model: Encoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, ...]:
+        # All outputs, not the logits alone: a tracer drops what no output needs.
+        return tuple(part for part in self.model(tokens_BT, mask_BT) if part is not None)
+
+
+def _attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
+    """QK^T and AV for shapes ``(..., tokens, width)``."""
+    return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * _attention_macs(query, key, value)
+
+
+def _sizes(value: Any) -> list[int]:
+    return list(value.type().sizes())
+
+
+def _product(left: int) -> Callable[[list[Any], list[Any]], int]:
+    """The handle of a product whose left factor is the input at this position: size of the result x contracted length.
+
+    fvcore's own handles are not used: the one of matmul is wrong when the left factor is broadcast.
+    """
+    return lambda inputs, outputs: prod(_sizes(outputs[0])) * _sizes(inputs[left])[-1]
+
+
+def _attention(inputs: list[Any], _: list[Any]) -> int:
+    query, key, value = (_sizes(each) for each in inputs[:3])
+    return _attention_macs(query, key, value)
+
+
+_TRACED: dict[str, Callable[[list[Any], list[Any]], int]] = {
+    "aten::linear": _product(0),
+    "aten::matmul": _product(0),
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::addmm": _product(1),
+    "aten::scaled_dot_product_attention": _attention,
+}

@@ -1,0 +1,144 @@
+"""From a suite to its trials, and what of them is done already."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from budgetformer.encoder import EncoderSpec
+from budgetformer.method import Method
+from budgetformer.surgery import Execution
+from suites.data import load_splits
+from suites.definitions import Sizes, Suite, TaskUse
+from suites.record import PROTOCOL, Record
+from suites.registry import find_method, label
+
+Rerun = Literal["never", "failed", "stale", "always"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user asks of a run, beside the suite.
+
+    Attributes:
+        methods: names; empty is the suite's own. A method that is not in the suite runs with its defaults.
+        tasks: names of the suite's tasks; empty is all.
+        seeds: in place of the suite's; empty keeps those.
+        device: ``cpu`` or ``cuda``.
+        execution: how the attention runs at inference.
+        deterministic: train with torch's deterministic algorithms alone.
+    """
+
+    methods: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    device: str = "cpu"
+    execution: Execution = "auto"
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training run and all that is measured on it."""
+
+    task: TaskUse
+    sizes: Sizes
+    method: Method
+    seed: int
+    device: str
+    execution: Execution
+    deterministic: bool
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.name}, {label(self.method)}, seed {self.seed}"
+
+    def question(self) -> dict[str, Any]:
+        """All that determines the result; its hash is the trial's id."""
+        splits = load_splits(self.task.name, self.task.train_limit, self.task.test_limit)
+        task = asdict(self.task)
+        recipe = task.pop("recipe")
+        return {
+            "protocol": PROTOCOL,
+            "task": task | {"fingerprint": splits.fingerprint, "rows": splits.rows},
+            "encoder": asdict(self.sizes),
+            "recipe": recipe,
+            "method": {"name": self.method.name, "label": label(self.method), "params": self.method.params},
+            "seed": self.seed,
+            "device": self.device,
+            "execution": self.execution,
+            "deterministic": self.deterministic,
+        }
+
+
+def make_plan(suite: Suite, options: Options) -> list[Trial]:
+    """The trials of a suite: by task, then seed, then method.
+
+    Raises:
+        ValueError: for an unknown task or method, a bad seed, an execution that a method cannot have, or parameters
+            that do not fit the suite's encoder.
+    """
+    if options.execution not in get_args(Execution):
+        raise ValueError(f"unknown execution {options.execution!r}. Known: {', '.join(get_args(Execution))}")
+    tasks = {task.name: task for task in suite.tasks}
+    unknown = [name for name in options.tasks if name not in tasks]
+    if unknown:
+        raise ValueError(f"suite {suite.name} has no task {unknown[0]!r}. It has: {', '.join(tasks)}")
+    negative = [seed for seed in options.seeds if seed < 0]
+    if negative:
+        raise ValueError(f"a seed must not be negative, not {negative[0]}")
+    seeds = list(dict.fromkeys(options.seeds or suite.seeds))
+    methods = _methods(suite, options.methods)
+    for method in methods:
+        _check(method, suite.sizes)
+    return [
+        Trial(
+            task=task,
+            sizes=suite.sizes,
+            method=method,
+            seed=seed,
+            device=options.device,
+            execution=options.execution,
+            deterministic=options.deterministic,
+        )
+        for task in tasks.values()
+        if not options.tasks or task.name in options.tasks
+        for seed in seeds
+        for method in methods
+    ]
+
+
+def todo(trial_id: str, known: dict[str, Record], rerun: Rerun, fingerprint: str) -> bool:
+    """Whether a trial is to be run, given the records that are there.
+
+    ``never`` runs what has no record, ``failed`` also what failed, ``stale`` also what other source code made, and
+    ``always`` everything.
+    """
+    record = known.get(trial_id)
+    if record is None or rerun == "always":
+        return True
+    if record.status == "failed":
+        return rerun != "never"
+    return rerun == "stale" and is_stale(record, fingerprint)
+
+
+def is_stale(record: Record, fingerprint: str) -> bool:
+    """Whether a record was made by other source code than this."""
+    return bool(record.circumstance.get("code_fingerprint") != fingerprint)
+
+
+def _methods(suite: Suite, names: Sequence[str]) -> tuple[Method, ...]:
+    if not names:
+        return suite.methods
+    chosen: list[Method] = []
+    for name in dict.fromkeys(names):
+        of_suite = [method for method in suite.methods if name in (method.name, label(method))]
+        chosen += of_suite or [find_method(name)()]
+    return tuple(chosen)
+
+
+def _check(method: Method, sizes: Sizes) -> None:
+    """Lets a method refuse the encoder before hours of other trials have run."""
+    spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
+    method.gates(spec, torch.Generator().manual_seed(0))

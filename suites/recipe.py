@@ -1,0 +1,42 @@
+"""How every method is trained: one recipe for all of a task's trials."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """AdamW with linear warm-up and linear decay to 0.
+
+    Attributes:
+        lr: peak learning rate.
+        epochs: passes over the training split; the last one is what counts.
+        batch_size: inputs per step.
+        weight_decay: AdamW's, on matrices only.
+        warmup: share of the steps over which the rate rises.
+        clip_norm: the gradient's largest norm.
+        threads: CPU threads; their number changes the last digits of the results.
+
+    Raises:
+        ValueError: for a value outside its range.
+    """
+
+    lr: float = 1e-3
+    epochs: int = 4
+    batch_size: int = 32
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    clip_norm: float = 1.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("lr", "epochs", "batch_size", "clip_norm", "threads"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup must be in [0, 1), not {self.warmup}")
+
+    def lr_factor(self, progress: float) -> float:
+        """The share of the peak rate at some progress in [0, 1]."""
+        if progress < self.warmup:
+            return progress / self.warmup
+        return (1 - progress) / (1 - self.warmup)

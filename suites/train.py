@@ -1,0 +1,116 @@
+"""The only training loop."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from budgetformer.encoder import Encoder
+from budgetformer.method import Method
+from suites.batching import batches, training_order
+from suites.evaluate import evaluate
+from suites.recipe import Recipe
+from suites.seeding import Streams
+from suites.tokenizing import EncodedTask
+
+CALIBRATION_BATCHES = 16
+"""Training batches that ``on_epoch_start`` may look at."""
+
+OnStep = Callable[[int, int], None]
+
+
+class TrainingDivergedError(RuntimeError):
+    """The loss is no longer a finite number."""
+
+
+def train(
+    model: Encoder,
+    method: Method,
+    data: EncodedTask,
+    *,
+    recipe: Recipe,
+    streams: Streams,
+    device: str = "cpu",
+    on_step: OnStep,
+) -> list[dict[str, float]]:
+    """Trains a model in place.
+
+    Args:
+        model: from ``build_model``.
+        method: whose hooks are called.
+        data: the task; its test split is not looked at.
+        recipe: the same for every method.
+        streams: random numbers for batches, gates and dropout.
+        device: where the model is.
+        on_step: told (steps done, steps in all) after every step.
+
+    Returns:
+        One entry per epoch: ``epoch``, mean ``train_loss`` (all terms), each of the method's terms, and
+        ``validation_accuracy`` of the model that would be run.
+
+    Raises:
+        TrainingDivergedError: if the loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(_param_groups(method, model, recipe), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    peak_rates = [group["lr"] for group in optimizer.param_groups]
+    data_generator, gate_generator = streams.generator("data"), streams.generator("gate")
+    steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
+    num_steps = recipe.epochs * steps_per_epoch
+    history = []
+    step = 0
+    for epoch in range(recipe.epochs):
+        order = training_order(data.train, recipe.batch_size, data_generator)
+        calibration = batches(data.train, order[:CALIBRATION_BATCHES], device)
+        method.on_epoch_start(model, epoch / recipe.epochs, calibration)
+        model.train()
+        sums: dict[str, float] = defaultdict(float)
+        for batch in batches(data.train, order, device):
+            progress = step / num_steps
+            method.on_step(model, progress, gate_generator)
+            streams.seed_dropout(step)
+            for group, peak in zip(optimizer.param_groups, peak_rates, strict=True):
+                group["lr"] = peak * recipe.lr_factor((step + 1) / (num_steps + 1))
+            output = model(batch.tokens_BT, batch.mask_BT)
+            terms = {"task": F.cross_entropy(output.logits_BC, batch.labels_B)}
+            terms |= method.extra_losses(model, output, progress)
+            loss = torch.stack(list(terms.values())).sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+            optimizer.step()
+            _add(sums, terms | {"total": loss}, len(batch.labels_B))
+            step += 1
+            on_step(step, num_steps)
+        means = {name: total / len(data.train) for name, total in sums.items()}
+        if not math.isfinite(means["total"]):
+            raise TrainingDivergedError(f"the training loss is {means['total']} in epoch {epoch + 1}")
+        total = means.pop("total")
+        validation = evaluate(method.for_inference(model), data.validation, device)
+        history.append(
+            {"epoch": epoch + 1.0, "train_loss": total}
+            | {f"{name}_loss": value for name, value in means.items()}
+            | {"validation_accuracy": validation.accuracy}
+        )
+    return history
+
+
+def _add(sums: dict[str, float], terms: dict[str, Tensor], num_inputs: int) -> None:
+    for name, value in terms.items():
+        sums[name] += float(value.detach()) * num_inputs
+
+
+def _param_groups(method: Method, model: Encoder, recipe: Recipe) -> list[dict[str, object]]:
+    """The method's groups, each split in two: weight decay is for matrices."""
+    groups: list[dict[str, object]] = []
+    for group in method.param_groups(model):
+        parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
+        decay = group.get("weight_decay", recipe.weight_decay)
+        lr = recipe.lr * group.get("lr_scale", 1.0)
+        for dimensions, weight_decay in ((True, decay), (False, 0.0)):
+            chosen = [parameter for parameter in parameters if (parameter.ndim > 1) is dimensions]
+            if chosen:
+                groups.append({"params": chosen, "lr": lr, "weight_decay": weight_decay})
+    return groups

@@ -1,0 +1,32 @@
+"""From per-input arrays to the numbers of a record: sums over inputs, divided once."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def quality(arrays: Arrays) -> dict[str, float]:
+    """Accuracy, mean loss and the rate of the most frequent class."""
+    return {
+        "accuracy": float((arrays["prediction"] == arrays["label"]).mean()),
+        "test_loss": float(arrays["loss"].mean(dtype=np.float64)),
+        "majority_rate": float(np.bincount(arrays["label"]).max() / len(arrays["label"])),
+    }
+
+
+def head_use(arrays: Arrays) -> dict[str, Any]:
+    """Requested and executed fractions of heads, in all and per layer; None where nothing was requested."""
+    active_NLH = arrays["active"]
+    k_NL = active_NLH.sum(axis=2)
+    num_heads = active_NLH.shape[2]
+    s_NL = arrays.get("s")
+    return {
+        "s_mean": None if s_NL is None else float(s_NL.mean(dtype=np.float64)),
+        "s_mean_per_layer": None if s_NL is None else s_NL.mean(axis=0, dtype=np.float64).tolist(),
+        "heads_executed": float(k_NL.mean() / num_heads),
+        "heads_executed_per_layer": (k_NL.mean(axis=0) / num_heads).tolist(),
+        "no_head_share": float((k_NL == 0).mean()),
+    }
