@@ -28,6 +28,8 @@ class EncoderSpec:
         num_heads: H; must divide ``width``.
         ffn_width: hidden width of the feed-forward blocks; 4 D where None.
         dropout: probability for embeddings and residual branches; attention weights are not dropped.
+        token_dropout: probability with which the whole embedding of a token is dropped (Iyyer et al. 2015); costs next
+            to nothing.
 
     Raises:
         ValueError: for a size that is not positive, a width that the heads do not divide, or a dropout outside [0, 1).
@@ -41,6 +43,7 @@ class EncoderSpec:
     num_heads: int = 8
     ffn_width: int | None = None
     dropout: float = 0.1
+    token_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads"):
@@ -48,8 +51,9 @@ class EncoderSpec:
                 raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {self.dropout}")
+        for field in ("dropout", "token_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field} must be in [0, 1), not {getattr(self, field)}")
 
     @property
     def ffn_size(self) -> int:
@@ -144,7 +148,11 @@ class Encoder(nn.Module):
             raise ValueError(f"inputs of {length} tokens; this encoder takes {self.spec.max_length}")
         key_B = input_keys(tokens_BT, mask_BT)
         positions_T = torch.arange(length, device=tokens_BT.device)
-        x_BTD = self.dropout(self.token_embedding(tokens_BT) + self.position_embedding(positions_T))
+        embedded_BTD = self.token_embedding(tokens_BT)
+        if self.training and self.spec.token_dropout:
+            kept_BT = torch.rand(batch, length, device=tokens_BT.device) >= self.spec.token_dropout
+            embedded_BTD = embedded_BTD * kept_BT[:, :, None]
+        x_BTD = self.dropout(embedded_BTD + self.position_embedding(positions_T))
         chosen = []
         for block in self.blocks:
             x_BTD, gates = block(x_BTD, mask_BT, key_B)

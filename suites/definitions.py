@@ -35,7 +35,8 @@ class Sizes:
     width: int = 128
     num_layers: int = 2
     num_heads: int = 8
-    dropout: float = 0.1
+    dropout: float = 0.0
+    token_dropout: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,9 @@ def train(
     Raises:
         TrainingDivergedError: if the loss is not finite.
     """
-    optimizer = torch.optim.AdamW(_param_groups(method, model, recipe), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.AdamW(
+        _param_groups(method, model, recipe), lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True
+    )
     peak_rates = [group["lr"] for group in optimizer.param_groups]
     data_generator, gate_generator = streams.generator("data"), streams.generator("gate")
     steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
