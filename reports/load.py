@@ -1,0 +1,76 @@
+"""From a results folder to one data frame, a row per trial."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from suites.record import METRICS, Record
+from suites.store import Store
+
+SCALARS = tuple(key for key, metric in METRICS.items() if not metric.per_layer)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a results folder says.
+
+    Attributes:
+        rows: one row per record. ``id``, ``task``, ``method`` (its label), ``method_name``, ``seed``, ``status``,
+            ``error``, ``execution``, ``protocol``, ``machine_id`` (empty if unknown), ``num_layers``, ``num_heads``;
+            every key of ``METRICS``, NaN where a scalar does not exist; ``question``, ``energy`` and
+            ``circumstance`` as they were stored; ``setting``, equal for trials that belong in one table, and
+            ``group``, equal for trials that differ in nothing but the seed.
+        bad: what is wrong, by file that is no record.
+    """
+
+    rows: pd.DataFrame
+    bad: dict[Path, str]
+
+
+def load(results: Path) -> Frame:
+    """Reads all records of a folder.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    contents = Store(results, create=False).load()
+    if not contents.records:
+        found = f"{len(contents.bad)} unreadable files and no records" if contents.bad else "no records"
+        raise ValueError(f"{found} in {results}; run a suite first: python -m suites run quick --results {results}")
+    rows = pd.DataFrame([_row(record) for record in contents.records.values()])
+    scalars = list(SCALARS)
+    rows[scalars] = rows[scalars].astype(float)
+    return Frame(rows, contents.bad)
+
+
+def setting_of(question: dict[str, Any]) -> dict[str, Any]:
+    """What the trials of one table share: the question without method, seed and protocol."""
+    return {key: value for key, value in question.items() if key not in ("method", "seed", "protocol")}
+
+
+def _row(record: Record) -> dict[str, Any]:
+    question = record.question
+    encoder = question.get("encoder", {})
+    return {
+        "id": record.id,
+        "task": record.task,
+        "method": record.method,
+        "method_name": str(question["method"].get("name", record.method)),
+        "seed": record.seed,
+        "status": record.status,
+        "error": record.error,
+        "execution": record.execution,
+        "protocol": str(question.get("protocol", "")),
+        "machine_id": str(record.circumstance.get("machine_id") or ""),
+        "num_layers": encoder.get("num_layers"),
+        "num_heads": encoder.get("num_heads"),
+        **{key: record.metrics.get(key) for key in METRICS},
+        "question": question,
+        "energy": record.energy,
+        "circumstance": record.circumstance,
+        "setting": json.dumps(setting_of(question), sort_keys=True),
+        "group": json.dumps({key: value for key, value in question.items() if key != "seed"}, sort_keys=True),
+    }
