@@ -29,7 +29,8 @@ def input_keys(tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """A 64-bit fingerprint of each input's real tokens, ``(B,)``; padding does not change it."""
     positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     mixed_BT = _mix(_mix(tokens_BT.long()) + _GOLDEN * positions_T)
-    return torch.where(mask_BT, mixed_BT, 0).sum(dim=1)
+    masked_BT: Tensor = torch.where(mask_BT, mixed_BT, 0)
+    return masked_BT.sum(dim=1)
 
 
 def random_uniform(key_B: Tensor, salt: Tensor, count: int) -> Tensor:

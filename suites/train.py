@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgetformer.encoder import Encoder
+from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
 from suites.batching import batches, training_order
 from suites.evaluate import evaluate
@@ -54,9 +55,7 @@ def train(
     Raises:
         TrainingDivergedError: if the loss is not finite.
     """
-    optimizer = torch.optim.AdamW(
-        _param_groups(method, model, recipe), lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True
-    )
+    optimizer = make_optimizer(method, model, recipe)
     peak_rates = [group["lr"] for group in optimizer.param_groups]
     data_generator, gate_generator = streams.generator("data"), streams.generator("gate")
     steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
@@ -75,21 +74,15 @@ def train(
             streams.seed_dropout(step)
             for group, peak in zip(optimizer.param_groups, peak_rates, strict=True):
                 group["lr"] = peak * recipe.lr_factor((step + 1) / (num_steps + 1))
-            output = model(batch.tokens_BT, batch.mask_BT)
-            terms = {"task": F.cross_entropy(output.logits_BC, batch.labels_B)}
-            terms |= method.extra_losses(model, output, progress)
-            loss = torch.stack(list(terms.values())).sum()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-            optimizer.step()
-            _add(sums, terms | {"total": loss}, len(batch.labels_B))
+            terms = training_step(model, method, optimizer, batch, progress=progress, clip_norm=recipe.clip_norm)
+            for name, value in terms.items():
+                sums[name] += float(value) * len(batch.labels_B)
             step += 1
             on_step(step, num_steps)
         means = {name: total / len(data.train) for name, total in sums.items()}
-        if not math.isfinite(means["total"]):
-            raise TrainingDivergedError(f"the training loss is {means['total']} in epoch {epoch + 1}")
         total = means.pop("total")
+        if not math.isfinite(total):
+            raise TrainingDivergedError(f"the training loss is {total} in epoch {epoch + 1}")
         validation = evaluate(method.for_inference(model), data.validation, device)
         history.append(
             {"epoch": epoch + 1.0, "train_loss": total}
@@ -99,9 +92,35 @@ def train(
     return history
 
 
-def _add(sums: dict[str, float], terms: dict[str, Tensor], num_inputs: int) -> None:
-    for name, value in terms.items():
-        sums[name] += float(value.detach()) * num_inputs
+def training_step(
+    model: Encoder,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    batch: LabelledBatch,
+    *,
+    progress: float,
+    clip_norm: float,
+) -> dict[str, Tensor]:
+    """One update of the model.
+
+    Returns:
+        The terms of the loss before the update, without gradients: ``task``, the method's own, and their sum ``total``.
+    """
+    output = model(batch.tokens_BT, batch.mask_BT)
+    terms = {"task": F.cross_entropy(output.logits_BC, batch.labels_B)}
+    terms |= method.extra_losses(model, output, progress)
+    loss = torch.stack(list(terms.values())).sum()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    optimizer.step()
+    return {name: value.detach() for name, value in terms.items()} | {"total": loss.detach()}
+
+
+def make_optimizer(method: Method, model: Encoder, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW over the method's parameter groups."""
+    groups = _param_groups(method, model, recipe)
+    return torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
 
 
 def _param_groups(method: Method, model: Encoder, recipe: Recipe) -> list[dict[str, object]]:

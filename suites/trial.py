@@ -1,9 +1,7 @@
 """One trial from data to record: train, evaluate, count, time and meter."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -19,17 +17,15 @@ from suites.energy import EnergyMeter
 from suites.environment import describe
 from suites.evaluate import BATCH_SIZE, Evaluation, evaluate
 from suites.formulas import attention_block_macs, attention_core_macs, model_macs, paper_flops_cut
+from suites.latency import measure_latency
 from suites.model import build_model
 from suites.plan import Trial
 from suites.record import Record
 from suites.seeding import Streams
-from suites.timing import interleave, percentile, ratio, time_calls
 from suites.tokenizing import EncodedSplit, EncodedTask, encode_task
 from suites.train import OnStep, train
 from suites.usage import head_use, quality
 
-LATENCY_ROUNDS = 60
-RATIO_BATCHES = 8
 INFERENCE_WINDOW_S = 1.5
 """Inference is repeated until its energy window is at least this long."""
 
@@ -71,7 +67,7 @@ def run_trial(trial: Trial, start_time: str, on_step: OnStep) -> tuple[Record, A
     with ExecutedMacs() as counter:
         evaluation = evaluate(final, data.test, trial.device)
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
-    latency, samples = _latency(final, full, data.test, trial.device)
+    latency, samples = measure_latency(final, full, data.test, trial.device)
     num_passes, inference = _inference_energy(final, data.test, trial.device)
     per_thousand = num_passes * len(data.test) / 1000
     metrics: dict[str, Any] = {
@@ -168,43 +164,6 @@ def _cost(model: Encoder, evaluation: Evaluation, executed: int, test: EncodedSp
         "macs_traced": None if gathered else traced_macs(model, longest.tokens_BT, longest.mask_BT),
         "padding_share": float(1 - test.lengths.sum() / padded_N.sum()),
     }
-
-
-def _latency(
-    model: Encoder, full: Encoder, test: EncodedSplit, device: str
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Times on real test inputs of all lengths, and the ratio to full attention from interleaved rounds."""
-    order = evaluation_order(test, 1)
-    singles = [order[i] for i in np.linspace(0, len(order) - 1, LATENCY_ROUNDS).astype(int)]
-    groups = evaluation_order(test, BATCH_SIZE)
-    groups = [rows for rows in groups if len(rows) == BATCH_SIZE] or groups
-    chosen = [groups[i] for i in np.linspace(0, len(groups) - 1, RATIO_BATCHES).astype(int)]
-    with torch.inference_mode():
-        b1 = time_calls(_caller(model, test, singles, device), device=device, rounds=LATENCY_ROUNDS)
-        # Each call walks over the same batches, so the i-th rounds of all three are of the same batch.
-        turns = {"method": model, "full": full, "full_again": full}
-        calls = {name: _caller(each, test, chosen, device) for name, each in turns.items()}
-        b32 = interleave(calls, device=device, rounds=LATENCY_ROUNDS)
-    latency = {
-        "latency_b1_p50_s": percentile(b1, 50),
-        "latency_b1_p95_s": percentile(b1, 95),
-        "latency_b32_p50_s": percentile(b32["method"], 50),
-        "latency_b32_p95_s": percentile(b32["method"], 95),
-        "latency_b32_ratio": ratio(b32["method"], b32["full"]),
-        "latency_b32_aa_ratio": ratio(b32["full_again"], b32["full"]),
-    }
-    return latency, {"latency_b1_s": b1} | {f"latency_b32_{name}_s": values for name, values in b32.items()}
-
-
-def _caller(model: Encoder, test: EncodedSplit, batches: list[NDArray[np.int64]], device: str) -> Callable[[], None]:
-    """A call that runs the next of some batches each time."""
-    prepared = cycle([collate(test, rows, device) for rows in batches])
-
-    def call() -> None:
-        batch = next(prepared)
-        model(batch.tokens_BT, batch.mask_BT)
-
-    return call
 
 
 def _inference_energy(model: Encoder, test: EncodedSplit, device: str) -> tuple[int, EnergyMeter]:

@@ -1,0 +1,77 @@
+"""Latency of a model on real test inputs, and its ratio to full attention."""
+
+from collections.abc import Callable, Iterable
+from itertools import cycle
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from budgetformer.encoder import Encoder
+from suites.batching import collate, evaluation_order
+from suites.evaluate import BATCH_SIZE
+from suites.timing import interleave, percentile, ratio, time_calls
+from suites.tokenizing import EncodedSplit
+
+ROUNDS = 60
+DISTINCT_BATCHES = 10
+WARMUP_S = 0.3
+"""Batches differ in length, so their times never settle: a fixed time is what a warm-up can be."""
+
+
+def inference_call(model: Encoder, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
+    """A call that runs the next of some batches (tokens, mask) each time, over and over."""
+    turns = cycle(batches)
+
+    def call() -> None:
+        tokens_BT, mask_BT = next(turns)
+        with torch.inference_mode():
+            model(tokens_BT, mask_BT)
+
+    return call
+
+
+def spread_batches(
+    split: EncodedSplit, batch_size: int, count: int, device: str
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of similar length that cover the lengths of a split evenly: the same ones every time."""
+    order = evaluation_order(split, batch_size)
+    whole = [rows for rows in order if len(rows) == batch_size] or order
+    chosen: list[NDArray[np.int64]] = [whole[i] for i in np.linspace(0, len(whole) - 1, count).astype(int)]
+    collated = [collate(split, rows, device) for rows in chosen]
+    return [(batch.tokens_BT, batch.mask_BT) for batch in collated]
+
+
+def measure_latency(
+    model: Encoder, full: Encoder, test: EncodedSplit, device: str
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Times a model alone, and in turns with full attention.
+
+    Args:
+        model: from ``Method.for_inference``.
+        full: full attention of the same sizes.
+        test: the inputs.
+        device: where the models are.
+
+    Returns:
+        The latency metrics of ``suites.record``, and the raw samples in seconds by name.
+    """
+    singles = spread_batches(test, 1, ROUNDS, device)
+    b1 = time_calls(inference_call(model, singles), device=device, rounds=ROUNDS, warmup_s=WARMUP_S)
+    batches = spread_batches(test, BATCH_SIZE, DISTINCT_BATCHES, device)
+    # Each call walks over the batches by itself, so a round is the same batch for all three.
+    calls = {
+        "method": inference_call(model, batches),
+        "full": inference_call(full, batches),
+        "full_again": inference_call(full, batches),
+    }
+    b32 = interleave(calls, device=device, rounds=ROUNDS, warmup_s=WARMUP_S)
+    metrics = {
+        "latency_b1_p50_s": percentile(b1, 50),
+        "latency_b1_p95_s": percentile(b1, 95),
+        "latency_b32_p50_s": percentile(b32["method"], 50),
+        "latency_b32_p95_s": percentile(b32["method"], 95),
+        "latency_b32_ratio": ratio(b32["method"], b32["full"]),
+        "latency_b32_aa_ratio": ratio(b32["full_again"], b32["full"]),
+    }
+    return metrics, {"latency_b1_s": b1} | {f"latency_b32_{name}_s": samples for name, samples in b32.items()}
