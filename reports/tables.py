@@ -169,10 +169,11 @@ def main_tables(frame: Frame, *, allow_mixed: bool = False) -> list[Table]:
     titles = _unambiguous(
         [part["task"].iloc[0] for part in settings], [setting_of(part["question"].iloc[0]) for part in settings]
     )
-    return [_table(title, part, allow_mixed) for title, part in zip(titles, settings, strict=True)]
+    bad = [f"Passed over {path.name}: {reason}." for path, reason in frame.bad.items()]
+    return [_table(title, part, bad, allow_mixed) for title, part in zip(titles, settings, strict=True)]
 
 
-def _table(title: str, rows: pd.DataFrame, allow_mixed: bool) -> Table:
+def _table(title: str, rows: pd.DataFrame, bad: list[str], allow_mixed: bool) -> Table:
     groups = sorted((part for _, part in rows.groupby("group")), key=_rank)
     names = _unambiguous(
         [part["method"].iloc[0] for part in groups],
@@ -185,26 +186,32 @@ def _table(title: str, rows: pd.DataFrame, allow_mixed: bool) -> Table:
             f"{title}: one table would compare times and emissions of several machines or protocols: {mixture}; "
             "keep them in folders of their own, or have them marked with --allow-mixed"
         )
-    # A best time among different machines would be the best machine.
-    time_direction: Direction | None = "none" if mixture else None
-    machine = Column("machine", "machine", ("time",) if mixture else (), "text")
     num_seeds = rows["seed"].nunique()
+    if_mixed: tuple[Panel, ...] = ("time",) if mixture else ()
+
+    def numbers(measure: _Measure) -> list[Cell]:
+        # The best of a mixed column would be the best machine.
+        return _numbers(measure, finished, "none" if mixture else measure.direction)
+
     columns: list[tuple[Column, list[Cell]]] = [
         (_METHOD, [Text(name) for name in names]),
         (_SEEDS, [Text(_seeds(len(part), num_seeds)) for part in finished]),
         (_EXECUTION, [_joined(part["execution"]) for part in finished]),
-        (_ACCURACY.column, _or_failed(_numbers(_ACCURACY, finished), finished)),
+        (_ACCURACY.column, _or_failed(numbers(_ACCURACY), finished)),
         (_DIFFERENCE, _differences(finished)),
-        *((measure.column, _numbers(measure, finished)) for measure in _COST),
-        *((measure.column, _numbers(measure, finished, time_direction)) for measure in _TIME),
+        *((measure.column, numbers(measure)) for measure in (*_COST, *_TIME)),
         (_ENERGY_SOURCE, [_joined(part["energy"].map(_energy_source)) for part in finished]),
-        (machine, [_joined(part["machine_id"].replace("", "unknown")) for part in finished]),
+        (
+            Column("machine", "machine", if_mixed, "text"),
+            [_joined(part["machine_id"].replace("", "unknown")) for part in finished],
+        ),
+        (Column("protocol", "protocol", if_mixed, "text"), [_joined(part["protocol"]) for part in finished]),
     ]
     return Table(
         title,
         tuple(column for column, _ in columns),
         tuple(zip(*(cells for _, cells in columns), strict=True)),
-        tuple(_notes(names, groups, mixture)),
+        (*_notes(names, groups, mixture), *bad),
     )
 
 
@@ -235,7 +242,8 @@ def _mixture(names: Sequence[str], finished: Sequence[pd.DataFrame]) -> str:
     """Who was measured where, if not all on one machine under one protocol; else empty."""
     where: dict[tuple[str, str], list[str]] = {}
     for name, part in zip(names, finished, strict=True):
-        for (machine, protocol), trials in part.groupby(["machine_id", "protocol"]):
+        for place, trials in part.groupby(["machine_id", "protocol"]):
+            machine, protocol = map(str, place)
             seeds = ", ".join(map(str, trials["seed"]))
             where.setdefault((machine, protocol), []).append(f"{name} seed {seeds}")
     num_unknown = sum(int((part["machine_id"] == "").sum()) for part in finished)
@@ -261,12 +269,16 @@ def _or_failed(cells: list[Cell], finished: Sequence[pd.DataFrame]) -> list[Cell
     return [cell if len(part) else Failed() for cell, part in zip(cells, finished, strict=True)]
 
 
-def _numbers(measure: _Measure, finished: Sequence[pd.DataFrame], direction: Direction | None = None) -> list[Cell]:
+def _numbers(measure: _Measure, finished: Sequence[pd.DataFrame], direction: Direction) -> list[Cell]:
     """A column's cells, one per group of trials that differ in the seed alone."""
     summaries = [_summary(part[measure.metric] * measure.factor) for part in finished]
     means = [None if summary is None else summary.mean for summary in summaries]
     digits = _decimals(means) if measure.digits is None else measure.digits
-    flags = best(means, direction or measure.direction, digits)
+    flags = best(
+        [mean if _competes(measure, part) else None for mean, part in zip(means, finished, strict=True)],
+        direction,
+        digits,
+    )
     return [
         Missing()
         if summary is None
@@ -276,11 +288,17 @@ def _numbers(measure: _Measure, finished: Sequence[pd.DataFrame], direction: Dir
             summary.n,
             digits,
             best=flag,
-            estimated=bool(measure.energy) and _is_estimated(part["energy"], measure.energy),
+            estimated=bool(measure.energy)
+            and _is_estimated(part["energy"][part[measure.metric].notna()], measure.energy),
             partial=summary.n < len(part),
         )
         for summary, flag, part in zip(summaries, flags, finished, strict=True)
     ]
+
+
+def _competes(measure: _Measure, part: pd.DataFrame) -> bool:
+    """A masked run computes all heads: it cannot be the fastest for having fewer."""
+    return not (measure.metric.startswith("latency") and part["execution"].str.contains("masked").any())
 
 
 def _summary(values: pd.Series) -> Summary | None:
@@ -344,15 +362,16 @@ def _energy_source(energy: dict[str, Any]) -> str:
 def _notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) -> list[str]:
     rows = pd.concat(groups)
     done = rows[rows["status"] == "done"]
+    seeds = ", ".join(map(str, sorted(rows["seed"].unique())))
     notes = [
-        f"Mean ± sample standard deviation over seeds ({_listed(rows['seed'], str)}); no ± for one seed or where it "
+        f"Mean ± sample standard deviation over seeds ({seeds}); no ± for one seed or where it "
         "rounds to 0. Differences are paired by seed, with the 95 % t interval of their mean. Bold: best of the "
         "column as printed, without a test.",
         "FLOPs per input, 1 MAC = 2 FLOPs, executed: counted on the products that ran over the padded test batches. "
         "Cut: against the closed form of full attention's model on the same batches.",
         "b1, b32: median time of one test input and of a batch of 32. b32 time / full: median over rounds in turns "
-        "with full attention, in one process; masked runs compute every head, so theirs tells nothing of saved work. "
-        + _noise(done["latency_b32_aa_ratio"].dropna()),
+        "with full attention, in one process; masked runs compute every head, so theirs tells nothing of saved work.",
+        _noise(done["latency_b32_aa_ratio"].dropna()),
         _emissions(done["energy"]),
         f"Hardware: {_listed(done['circumstance'], _hardware)}.",
         f"Protocol {_listed(rows['protocol'], str)}. Code: {_listed(rows['circumstance'], _code)}.",
@@ -362,33 +381,33 @@ def _notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) -
     for name, group in zip(names, groups, strict=True):
         failed = group[group["status"] == "failed"]
         notes += [
-            f"{name} seed {seed} failed: {error}" for seed, error in zip(failed["seed"], failed["error"], strict=True)
+            f"{name} seed {seed} failed: {error}." for seed, error in zip(failed["seed"], failed["error"], strict=True)
         ]
     return notes
 
 
-def _listed(values: pd.Series, describe: Callable[[Any], str], separator: str = "; ") -> str:
+def _listed(values: pd.Series, describe: Callable[[Any], str]) -> str:
     """The distinct descriptions, in the order of the rows."""
-    return separator.join(dict.fromkeys(describe(value) for value in values)) or "unknown"
+    return "; ".join(dict.fromkeys(describe(value) for value in values)) or "unknown"
 
 
 def _noise(ratios: pd.Series) -> str:
     if not len(ratios):
-        return "Full attention over itself was not timed."
-    return f"Full attention over itself came out between {ratios.min():.3f} and {ratios.max():.3f}."
+        return "Noise of b32 time / full: unknown, full attention was not timed against itself."
+    return f"Noise of b32 time / full: full attention over itself gave {ratios.min():.3f} to {ratios.max():.3f}."
 
 
 def _emissions(energies: pd.Series) -> str:
     phases = [_phase(energy, phase) for energy in energies for phase in ("train", "inference")]
-    sources = [f"{name} {source}" for phase in phases for name, source in _sources(phase).items()]
-    intensities = [
+    sources = sorted({f"{name} {source}" for phase in phases for name, source in _sources(phase).items()})
+    intensities = dict.fromkeys(
         f"{phase['intensity_g_per_kwh']:g} g/kWh ({phase.get('intensity_source') or 'source unknown'})"
         for phase in phases
         if phase.get("intensity_g_per_kwh") is not None
-    ]
+    )
     return (
-        "g CO2e: of one training run, and of inference on 1,000 test inputs; ≈ rests on an estimate. Energy: "
-        f"{', '.join(dict.fromkeys(sources)) or 'not known'}. Intensity: {'; '.join(dict.fromkeys(intensities)) or 'none'}."
+        "g CO2e: of one training run, and of inference on 1,000 test inputs; ≈ rests on an estimate. "
+        f"Energy: {', '.join(sources) or 'unknown'}. Intensity: {'; '.join(intensities) or 'unknown'}."
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.load import Frame, load
+from reports.load import load
 from reports.render import latex_document, markdown, to_csv
 from reports.tables import Table, main_tables
 
@@ -21,24 +21,23 @@ def write_tables(tables: Sequence[Table], out: Path) -> list[Path]:
     return [out / name for name in contents]
 
 
-def write_figures(frame: Frame, out: Path) -> list[Path]:
-    """Writes accuracy against cost as PDF, PNG and SVG.
+def write_figures(tables: Sequence[Table], out: Path) -> list[Path]:
+    """Writes accuracy against cost as PDF, PNG and SVG; nothing if no trial has both.
 
     Raises:
-        ValueError: if there is nothing to draw.
-        OSError: if it cannot be written.
+        OSError: if they cannot be written.
     """
     # Imported here: it takes seconds, and tables do without.
-    from reports.figures import accuracy_versus_cost, save  # noqa: PLC0415
+    from reports.figures import accuracy_versus_cost, has_points, save  # noqa: PLC0415
 
-    # Accuracies and FLOPs may be of several machines, and nothing else is drawn.
-    figure = accuracy_versus_cost(main_tables(frame, allow_mixed=True))
+    if not any(map(has_points, tables)):
+        return []
     out.mkdir(parents=True, exist_ok=True)
-    return save(figure, out / "accuracy_versus_cost")
+    return save(accuracy_versus_cost(tables), out / "accuracy_versus_cost")
 
 
 def write_all(results: Path, out: Path, allow_mixed: bool = False) -> tuple[str, list[Path]]:
-    """Writes all reports of a results folder; the figure only if a trial has finished.
+    """Writes all reports of a results folder.
 
     Args:
         results: the folder.
@@ -52,9 +51,5 @@ def write_all(results: Path, out: Path, allow_mixed: bool = False) -> tuple[str,
         ValueError: if there are no records, or a table would mix machines or protocols and may not.
         OSError: if the files cannot be written.
     """
-    frame = load(results)
-    tables = main_tables(frame, allow_mixed=allow_mixed)
-    paths = write_tables(tables, out)
-    if (frame.rows["status"] == "done").any():
-        paths += write_figures(frame, out)
-    return markdown(tables), paths
+    tables = main_tables(load(results), allow_mixed=allow_mixed)
+    return markdown(tables), write_tables(tables, out) + write_figures(tables, out)
