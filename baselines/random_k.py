@@ -1,5 +1,6 @@
 """k random heads per input: the control for every choice of heads that claims to know the input."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -8,6 +9,7 @@ from torch import nn
 
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import RandomHeads
+from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
 from budgetformer.selection import new_salt, whole_heads
 
@@ -34,7 +36,9 @@ class RandomK(Method):
         k = whole_heads(self.s, spec.num_heads)
         return nn.ModuleList(RandomHeads(spec.num_heads, k, generator) for _ in range(spec.num_layers))
 
-    def on_step(self, model: Encoder, progress: float, generator: torch.Generator) -> None:
+    def on_step(
+        self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
+    ) -> None:
         salt = new_salt(generator)
         for gate in model.gates:
             cast("RandomHeads", gate).step_salt.copy_(salt)

@@ -42,11 +42,14 @@ class StaticPruning(Method):
         s = whole_heads(self.s, spec.num_heads) / spec.num_heads
         return nn.ModuleList(ConstantGates([1.0] * spec.num_heads, s) for _ in range(spec.num_layers))
 
-    def on_epoch_start(self, model: Encoder, progress: float, calibration: Iterable[LabelledBatch]) -> None:
+    def on_step(
+        self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
+    ) -> None:
+        if progress < self.prune_at:
+            return
         k = whole_heads(self.s, model.spec.num_heads)
         gates = [cast("ConstantGates", gate) for gate in model.gates]
-        done = all(int(gate.gates_H.count_nonzero()) == k for gate in gates)
-        if progress < self.prune_at or done:
+        if all(int(gate.gates_H.count_nonzero()) == k for gate in gates):
             return
         importance_LH = gradient_importance(model, calibration)
         for gate, kept_H in zip(gates, top_k_mask(importance_LH, k), strict=True):

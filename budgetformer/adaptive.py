@@ -3,6 +3,7 @@
 What the paper's summaries leave open is a field here, with a default (docs/methods.md says what is known).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast, get_args
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from budgetformer.controller import BudgetController, BudgetNetwork, GateFormula, NoiseLaw, Reweighting
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
+from budgetformer.importance import LabelledBatch
 from budgetformer.losses import budget_hinge, mean_entropy
 from budgetformer.method import Method
 from budgetformer.schedules import Shape, interpolate
@@ -122,7 +124,9 @@ class BudgetFormer(Method):
             )
         return nn.ModuleList(controllers)
 
-    def on_step(self, model: Encoder, progress: float, generator: torch.Generator) -> None:
+    def on_step(
+        self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
+    ) -> None:
         salt = new_salt(generator)
         for gate in model.gates:
             controller = cast("BudgetController", gate)

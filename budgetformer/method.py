@@ -23,8 +23,8 @@ class Method:
     The fields of a subclass are its parameters: they are stored with every result, so they must survive JSON. A method
     object holds no state; whatever changes during training lives in parameters and buffers of the model.
 
-    The harness calls ``gates`` once, ``on_epoch_start`` and ``on_step`` during training, ``extra_losses`` at every
-    step, and ``for_inference`` once at the end. It owns the loop, the clock and the counting.
+    The harness calls ``gates`` once, ``on_step`` and ``extra_losses`` at every training step, and ``for_inference`` when
+    the model is evaluated. It owns the loop, the clock and the counting.
     """
 
     name: ClassVar[str]
@@ -50,22 +50,16 @@ class Method:
         """Parameter groups for the optimiser; a group may set its own ``lr_scale`` (a factor) or ``weight_decay``."""
         return [{"params": list(model.parameters())}]
 
-    def on_epoch_start(self, model: Encoder, progress: float, calibration: Iterable[LabelledBatch]) -> None:
-        """Changes the model between epochs, for example prunes it.
-
-        Args:
-            model: the model in training.
-            progress: the share of the epochs that is done, in [0, 1).
-            calibration: training batches, for importance scores.
-        """
-
-    def on_step(self, model: Encoder, progress: float, generator: torch.Generator) -> None:
-        """Moves schedules and renews noise before a training step.
+    def on_step(
+        self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
+    ) -> None:
+        """Changes the model before a training step: moves schedules, renews noise, prunes.
 
         Args:
             model: the model in training.
             progress: the share of the steps that is done, in [0, 1).
             generator: the gates' stream of random numbers.
+            calibration: training batches, for importance scores; made only if they are looked at.
         """
 
     def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:

@@ -29,8 +29,7 @@ def input_keys(tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """A 64-bit fingerprint of each input's real tokens, ``(B,)``; padding does not change it."""
     positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     mixed_BT = _mix(_mix(tokens_BT.long()) + _GOLDEN * positions_T)
-    masked_BT: Tensor = torch.where(mask_BT, mixed_BT, 0)
-    return masked_BT.sum(dim=1)
+    return torch.where(mask_BT, mixed_BT, 0).sum(dim=1)
 
 
 def random_uniform(key_B: Tensor, salt: Tensor, count: int) -> Tensor:
@@ -38,12 +37,13 @@ def random_uniform(key_B: Tensor, salt: Tensor, count: int) -> Tensor:
     positions = torch.arange(1, count + 1, device=key_B.device)
     bits = _mix(_mix(key_B + salt)[:, None] + _GOLDEN * positions)
     # 24 bits are what a float32 holds; the half keeps the ends of the interval out.
-    return (((bits >> 40) & 0xFFFFFF).float() + 0.5) / 2**24
+    return (((bits >> 40) & 0xFFFFFF).float() + 0.5) / (1 << 24)
 
 
 def random_normal(key_B: Tensor, salt: Tensor, count: int) -> Tensor:
     """``(B, count)`` standard normal numbers, from :func:`random_uniform`."""
-    return torch.special.ndtri(random_uniform(key_B, salt, count))
+    normal: Tensor = torch.special.ndtri(random_uniform(key_B, salt, count))
+    return normal
 
 
 def random_gumbel(key_B: Tensor, salt: Tensor, count: int) -> Tensor:

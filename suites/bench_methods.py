@@ -47,8 +47,7 @@ def _prepare(trial: Trial) -> tuple[Encoder, EncodedTask]:
     streams = Streams(trial.task.name, trial.seed)
     model = build_model(encoder_spec(trial, data), trial.method, streams, DEVICE)
     rows = training_order(data.train, trial.task.recipe.batch_size, streams.generator("data"))[0]
-    trial.method.on_epoch_start(model, 0.99, [collate(data.train, rows, DEVICE)])
-    trial.method.on_step(model, 0.99, streams.generator("gate"))
+    trial.method.on_step(model, 0.99, streams.generator("gate"), [collate(data.train, rows, DEVICE)])
     return model, data
 
 

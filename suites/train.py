@@ -18,7 +18,7 @@ from suites.seeding import Streams
 from suites.tokenizing import EncodedTask
 
 CALIBRATION_BATCHES = 16
-"""Training batches that ``on_epoch_start`` may look at."""
+"""Training batches that ``on_step`` may look at."""
 
 OnStep = Callable[[int, int], None]
 
@@ -64,13 +64,12 @@ def train(
     step = 0
     for epoch in range(recipe.epochs):
         order = training_order(data.train, recipe.batch_size, data_generator)
-        calibration = batches(data.train, order[:CALIBRATION_BATCHES], device)
-        method.on_epoch_start(model, epoch / recipe.epochs, calibration)
         model.train()
         sums: dict[str, float] = defaultdict(float)
         for batch in batches(data.train, order, device):
             progress = step / num_steps
-            method.on_step(model, progress, gate_generator)
+            calibration = batches(data.train, order[:CALIBRATION_BATCHES], device)
+            method.on_step(model, progress, gate_generator, calibration)
             streams.seed_dropout(step)
             for group, peak in zip(optimizer.param_groups, peak_rates, strict=True):
                 group["lr"] = peak * recipe.lr_factor((step + 1) / (num_steps + 1))

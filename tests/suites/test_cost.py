@@ -35,7 +35,8 @@ def inputs() -> tuple[Tensor, Tensor]:
 def run_model(method: Method, execution: Execution = "auto") -> Encoder:
     torch.manual_seed(0)
     model = Encoder(SPEC, method.gates(SPEC, torch.Generator().manual_seed(1)))
-    method.on_epoch_start(model, 0.9, [LabelledBatch(*inputs(), torch.zeros(BATCH, dtype=torch.long))])
+    calibration = [LabelledBatch(*inputs(), torch.zeros(BATCH, dtype=torch.long))]
+    method.on_step(model, 0.9, torch.Generator().manual_seed(2), calibration)
     return method.for_inference(model, execution)
 
 

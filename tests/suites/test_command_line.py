@@ -1,0 +1,116 @@
+"""The command line as a user meets it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites.__main__ import main
+from suites.environment import ROOT
+
+
+def suites(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "suites", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "smok"], "unknown suite 'smok'; did you mean smoke?"),
+        (["run", "smoke", "--method", "random"], "unknown method 'random'; did you mean random-k?"),
+        (["run", "smoke", "--task", "imdb"], "suite smoke has no task 'imdb'"),
+        (["run", "smoke", "--seeds", "-1"], "must not be negative, not -1"),
+        (["run", "smoke", "--seeds", "x"], "'x' is neither a number of seeds nor a list"),
+        (["run", "smoke", "--seeds", "0"], "0 seeds are none"),
+        (["run", "smoke", "--fast"], "unrecognized arguments: --fast"),
+        (["run", "smoke", "--execution", "fast"], "unknown execution 'fast'"),
+        (["run", "smoke", "--rerun", "maybe"], "invalid choice: 'maybe'"),
+        (["run", "smoke", "--device", "cuda"], "--device cuda: torch sees no CUDA device"),
+        (["run"], "SUITE"),
+        (["dance"], "'dance'"),
+        (["data", "imbd"], "unknown task 'imbd'"),
+    ],
+)
+def test_a_bad_request_is_one_line_and_leaves_nothing(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as stop:  # argparse's own refusals
+        code = int(stop.code or 0)
+    shown = capsys.readouterr()
+    assert code == 2
+    assert shown.out == ""
+    assert said in shown.err.splitlines()[-1]
+    assert len([line for line in shown.err.splitlines() if "error" in line]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_results_path_that_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "results"
+    file.write_text("mine")
+    assert main(["run", "smoke", "--results", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs a folder root cannot write")
+def test_a_results_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "smoke", "--results", "/proc/self/results"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("suites: error: ")
+    assert "/proc/self/results" in line
+
+
+def test_the_process_ends_with_the_code_and_without_a_traceback() -> None:
+    ended = suites("run", "smok")
+    assert ended.returncode == 2
+    assert ended.stderr == "suites: error: unknown suite 'smok'; did you mean smoke? Known: smoke, quick\n"
+
+
+def test_help_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("smoke", "quick", "bbc-topics", "tweet-sentiment", "budgetformer", "no-attention"):
+        assert f"  {name} " in shown
+
+
+def test_a_plan_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "none"
+    assert main(["plan", "smoke", "--results", str(folder), "--method", "full-mha"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "missing  bbc-topics, full-mha, seed 0"
+    assert shown[-1] == "2 trials: 2 missing, 0 done, 0 stale, 0 failed"
+    assert not folder.exists()
+
+
+def test_data_describes_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "bbc-topics"]) == 0
+    shown = capsys.readouterr().out
+    assert "bbc-topics: 1462 train, 209 validation, 418 test rows" in shown
+    assert "non-commercial" in shown
+    assert "majority 0.2" in shown
+
+
+def test_environment_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["environment"]) == 0
+    assert '"machine_id"' in capsys.readouterr().out
+
+
+def test_a_run_reports_and_can_be_repeated(tmp_path: Path) -> None:
+    arguments = ("run", "--report", "smoke", "--task", "bbc-topics", "--method", "full-mha", "--results", str(tmp_path))
+    first = suites(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert "[1/1] bbc-topics, full-mha, seed 0: accuracy 0." in first.stderr
+    assert "| full-mha" in first.stdout
+    assert str(tmp_path / "report" / "tables.md") in first.stdout
+    second = suites(*arguments)
+    assert second.returncode == 0
+    assert "0 trials run, 1 had a result already" in second.stderr
+    assert second.stdout == first.stdout

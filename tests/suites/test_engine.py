@@ -1,0 +1,218 @@
+"""Whole trials on a small cut of real text."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.full_mha import FullMHA
+from budgetformer.encoder import Encoder, EncoderSpec
+from budgetformer.method import Method
+from suites import formulas
+from suites.definitions import Sizes, Suite, TaskUse, all_methods
+from suites.engine import run
+from suites.plan import Options, Trial, make_plan
+from suites.recipe import Recipe
+from suites.record import METRICS, Record
+from suites.store import Store
+
+TASK = TaskUse(
+    name="bbc-topics",
+    max_length=16,
+    recipe=Recipe(epochs=2, batch_size=16),
+    train_limit=60,
+    test_limit=45,
+    vocab_size=600,
+)
+SIZES = Sizes(width=32, num_heads=4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Method):
+    """Fails in the middle of training."""
+
+    name: ClassVar[str] = "broken"
+
+    def on_step(self, model: Encoder, progress: float, *_: object) -> None:
+        if progress > 0.5:
+            raise RuntimeError("out of order")
+
+
+def make_suite(*methods: Method) -> Suite:
+    return Suite(name="tiny", summary="", tasks=(TASK,), methods=methods, seeds=(0,), sizes=SIZES)
+
+
+def plan(*methods: Method) -> list[Trial]:
+    return make_plan(make_suite(*methods), Options())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(tmp_path_factory.mktemp("results"))
+    outcome = run(plan(*all_methods()), store)
+    assert (outcome.ran, outcome.reused, outcome.failed) == (5, 0, [])
+    return store
+
+
+@pytest.fixture(scope="module")
+def records(store: Store) -> dict[str, Record]:
+    return {record.method: record for record in store.load().records.values()}
+
+
+UNTIMED = [key for key, metric in METRICS.items() if metric.unit not in ("s", "ratio", "kWh", "gCO2e")]
+
+
+def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> None:
+    for record in records.values():
+        assert record.metrics.keys() == METRICS.keys()
+        for key, value in record.metrics.items():
+            # there is no budget, no trace of a data-dependent route, and no energy of a training run of under a second
+            assert value is not None or key.startswith(("s_mean", "macs_traced", "paper", "train_energy", "train_co2"))
+
+
+def test_the_same_trial_twice_gives_the_same_numbers(store: Store, records: dict[str, Record], tmp_path: Path) -> None:
+    again = Store(tmp_path)
+    run(plan(*all_methods()), again)
+    for key, record in again.load().records.items():
+        first = records[record.method]
+        assert key == first.id
+        assert record.history == first.history
+        assert {name: record.metrics[name] for name in UNTIMED} == {name: first.metrics[name] for name in UNTIMED}
+        arrays, before = again.arrays(key), store.arrays(key)
+        assert arrays.keys() == before.keys()
+        assert all(np.array_equal(arrays[name], before[name]) for name in arrays)
+
+
+def test_executions_are_what_each_method_allows(records: dict[str, Record]) -> None:
+    assert {name: record.execution for name, record in records.items()} == {
+        "full-mha": "dense",
+        "no-attention": "sliced",
+        "random-k": "gathered",
+        "static-pruning": "sliced",
+        "budgetformer": "gathered",
+    }
+
+
+def test_heads_and_parameters(records: dict[str, Record]) -> None:
+    heads = {name: record.metrics["heads_executed"] for name, record in records.items()}
+    assert heads["full-mha"] == 1
+    assert heads["no-attention"] == 0
+    assert heads["random-k"] == heads["static-pruning"] == 0.25
+    assert {name: record.metrics["s_mean"] for name, record in records.items() if name != "budgetformer"} == {
+        "full-mha": None,
+        "no-attention": None,
+        "random-k": 0.25,
+        "static-pruning": 0.25,
+    }
+    full, pruned = records["full-mha"].metrics, records["static-pruning"].metrics
+    # a head's Q, K and V with biases and its part of the output product, 3 of 4 heads in 2 layers
+    per_head = 3 * 8 * (32 + 1) + 8 * 32
+    assert full["num_parameters"] - pruned["num_parameters_inference"] == 2 * 3 * per_head
+
+
+def test_what_ran_agrees_with_the_closed_forms(records: dict[str, Record]) -> None:
+    full = records["full-mha"].metrics
+    assert full["macs_executed"] == full["macs_full"]
+    assert full["macs_traced"] == formulas.model_macs(
+        16, width=32, ffn_width=128, heads=[4, 4], head_width=8, num_classes=5
+    )
+    for name in ("no-attention", "random-k", "static-pruning"):
+        ours = records[name].metrics
+        saved = full["macs_attention_block"] - ours["macs_attention_block"]
+        assert ours["macs_executed"] == pytest.approx(full["macs_executed"] - saved, rel=1e-9)
+    ours = records["budgetformer"].metrics
+    controllers = 2 * (32 * 16 + 16 + 32 * 4)
+    saved = full["macs_attention_block"] - ours["macs_attention_block"]
+    assert ours["macs_executed"] == pytest.approx(full["macs_executed"] - saved + controllers, rel=1e-9)
+
+
+def test_arrays_hold_every_test_input(store: Store, records: dict[str, Record]) -> None:
+    for record in records.values():
+        arrays = store.arrays(record.id)
+        assert {len(array) for array in arrays.values()} == {45}
+        assert float((arrays["prediction"] == arrays["label"]).mean()) == record.metrics["accuracy"]
+        assert arrays["k"].mean() / 4 == pytest.approx(record.metrics["heads_executed"])
+        active = np.unpackbits(arrays["active"], axis=2, bitorder="little", count=4)
+        assert (active.sum(axis=2) == arrays["k"]).all()
+        assert ("s" in arrays) is (record.metrics["s_mean"] is not None)
+
+
+def test_energy_says_where_it_comes_from(records: dict[str, Record]) -> None:
+    for record in records.values():
+        for phase in ("train", "inference"):
+            assert record.energy[phase]["intensity_source"]
+            assert record.energy[phase]["components"]["cpu"]["source"] in ("measured", "estimated", "unavailable")
+        kwh, co2 = record.metrics["inference_energy_kwh"], record.metrics["inference_co2_g"]
+        assert co2 == pytest.approx(kwh * record.energy["inference"]["intensity_g_per_kwh"])
+
+
+def test_a_second_run_runs_nothing(store: Store) -> None:
+    before = {path: path.stat().st_mtime_ns for path in store.trials.iterdir()}
+    outcome = run(plan(*all_methods()), store)
+    assert (outcome.ran, outcome.reused, outcome.stale) == (0, 5, 0)
+    assert {path: path.stat().st_mtime_ns for path in store.trials.iterdir()} == before
+
+
+def test_a_failure_is_a_record_and_the_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path)
+    outcome = run(plan(Broken(), FullMHA()), store)
+    assert outcome.failed == ["bbc-topics, broken, seed 0: RuntimeError: out of order"]
+    assert sorted(record.status for record in store.load().records.values()) == ["done", "failed"]
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].startswith("[1/2] bbc-topics, broken, seed 0: failed, RuntimeError: out of order")
+    assert shown[1].startswith("[2/2] bbc-topics, full-mha, seed 0: accuracy 0.")
+    assert run(plan(Broken(), FullMHA()), store).ran == 1
+    assert run(plan(Broken(), FullMHA()), store, "never").ran == 0
+
+
+def test_other_source_code_makes_a_record_stale(store: Store, tmp_path: Path) -> None:
+    ours = Store(tmp_path)
+    (path,) = (p for p in store.trials.glob("*.json") if '"label": "full-mha"' in p.read_text())
+    content = json.loads(path.read_text())
+    content["circumstance"]["code_fingerprint"] = "other"
+    (ours.trials / path.name).write_text(json.dumps(content))
+    outcome = run(plan(FullMHA()), ours)
+    assert (outcome.ran, outcome.stale) == (0, 1)
+
+
+def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Record]) -> None:
+    store = Store(tmp_path)
+    suite = make_suite(*(method for method in all_methods() if method.name == "static-pruning"))
+    run(make_plan(suite, Options(execution="masked")), store)
+    (masked,) = store.load().records.values()
+    sliced = records["static-pruning"]
+    assert masked.execution == "masked"
+    assert masked.metrics["accuracy"] == sliced.metrics["accuracy"]
+    assert masked.metrics["macs_executed"] == records["full-mha"].metrics["macs_executed"]
+    assert masked.metrics["heads_executed"] == 0.25
+
+
+def test_one_epoch_is_enough_to_prune(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (pruning,) = (method for method in all_methods() if method.name == "static-pruning")
+    short = replace(make_suite(pruning), tasks=(replace(TASK, recipe=Recipe(epochs=1, batch_size=16)),))
+    run(make_plan(short, Options()), store)
+    (record,) = store.load().records.values()
+    assert record.metrics["heads_executed"] == 0.25
+
+
+def test_deterministic_mode_is_off_again_when_timing_starts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run(make_plan(make_suite(FullMHA()), Options(deterministic=True)), store)
+    (record,) = store.load().records.values()
+    assert record.status == "done"
+    assert record.question["deterministic"] is True
+    assert record.circumstance["deterministic"] is False
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_encoder_is_the_suites(records: dict[str, Record]) -> None:
+    spec = EncoderSpec(vocab_size=600, num_classes=5, max_length=16, width=32, num_heads=4)
+    num_layers, width = spec.num_layers, spec.width
+    expected = (600 + 16) * width + num_layers * (2 * 2 * width + 4 * width * width + 4 * width)
+    expected += num_layers * (2 * 4 * width * width + 5 * width) + 2 * width + 5 * width + 5
+    assert records["full-mha"].metrics["num_parameters"] == expected

@@ -1,0 +1,160 @@
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import ClassVar
+
+import pytest
+
+from baselines.full_mha import FullMHA
+from baselines.random_k import RandomK
+from budgetformer.adaptive import BudgetFormer
+from budgetformer.method import Method
+from suites import registry
+from suites.definitions import SUITES, Sizes, find_suite
+from suites.plan import Options, is_stale, make_plan, todo
+from suites.record import Record, question_id
+from suites.registry import METHODS, find_method, known_methods, label
+
+SUITE = find_suite("smoke")
+
+
+def test_a_plan_is_every_task_seed_and_method() -> None:
+    plan = make_plan(SUITE, Options(seeds=(0, 3)))
+    assert len(plan) == 2 * 2 * len(SUITE.methods)
+    assert len({question_id(trial.question()) for trial in plan}) == len(plan)
+
+
+def test_options_narrow_a_plan() -> None:
+    plan = make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"], seeds=(7,)))
+    assert [trial.title for trial in plan] == ["bbc-topics, random-k, seed 7"]
+
+
+def test_repeated_seeds_and_methods_are_one() -> None:
+    assert len(make_plan(SUITE, Options(methods=["full-mha", "full-mha"], seeds=(1, 1)))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(methods=["random"]), "unknown method 'random'; did you mean random-k"),
+        (Options(tasks=["snli"]), "has no task 'snli'. It has: bbc-topics, tweet-sentiment"),
+        (Options(seeds=(-1,)), "must not be negative, not -1"),
+        (Options(execution="fast"), "unknown execution 'fast'. Known: auto"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(options: Options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_plan(SUITE, options)
+
+
+def test_an_unknown_suite_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean smoke"):
+        find_suite("smok")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suites_are_what_their_name_says(name: str) -> None:
+    suite = find_suite(name)
+    assert suite.name == name
+    assert {method.name for method in suite.methods} == set(METHODS)
+
+
+def test_quick_has_the_size_it_promises() -> None:
+    suite = find_suite("quick")
+    assert (suite.sizes.num_layers, suite.sizes.num_heads, suite.sizes.width) == (2, 8, 128)
+    assert [(task.name, task.max_length, task.train_limit) for task in suite.tasks] == [
+        ("bbc-topics", 128, None),
+        ("tweet-sentiment", 32, 10_000),
+    ]
+    assert len(suite.seeds) == 3
+    assert {method.params.get("s", 0.25) for method in suite.methods} == {0.25}
+
+
+def test_the_question_changes_with_all_that_changes_the_answer() -> None:
+    (first,) = make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"]))
+    others = [
+        *make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"], seeds=(1,))),
+        *make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"], execution="masked")),
+        *make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"], deterministic=True)),
+        *make_plan(SUITE, Options(methods=["static-pruning"], tasks=["bbc-topics"])),
+    ]
+    ids = [question_id(trial.question()) for trial in (first, *others)]
+    assert len(set(ids)) == len(ids)
+    assert first.question()["task"]["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("status", "fingerprint", "runs_under"),
+    [
+        (None, "", {"never", "failed", "stale", "always"}),
+        ("failed", "now", {"failed", "stale", "always"}),
+        ("done", "now", {"always"}),
+        ("done", "then", {"stale", "always"}),
+    ],
+)
+def test_what_is_run_again(status: str | None, fingerprint: str, runs_under: set[str]) -> None:
+    known = {}
+    if status:
+        question = {"task": {"name": "t"}, "method": {"label": "m"}, "seed": 0}
+        circumstance = {"code_fingerprint": fingerprint}
+        known["id"] = Record(question=question, status=status, circumstance=circumstance)  # type: ignore[arg-type]
+        assert is_stale(known["id"], "now") is (fingerprint == "then")
+    for rerun in ("never", "failed", "stale", "always"):
+        assert todo("id", known, rerun, "now") is (rerun in runs_under)
+
+
+def test_labels_name_what_is_not_a_default() -> None:
+    assert label(RandomK()) == "random-k"
+    assert label(RandomK(s=0.5)) == "random-k(s=0.5)"
+    assert label(BudgetFormer(gate="s*p", min_heads=1)) == "budgetformer(gate=s*p, min_heads=1)"
+
+
+def test_the_names_in_the_registry_are_those_of_the_classes() -> None:
+    assert {name: method.name for name, method in METHODS.items()} == {name: name for name in METHODS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside(Method):
+    """Somebody else's."""
+
+    name: ClassVar[str] = "outside"
+
+
+class Taken(FullMHA):
+    name: ClassVar[str] = "random-k"
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    entry = EntryPoint(name="outside", value=value, group=registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: [entry])
+
+
+def test_an_installed_package_can_add_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, "tests.suites.test_plan:Outside")
+    assert find_method("outside").name == "outside"
+    assert set(known_methods()) == {*METHODS, "outside"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("tests.suites.test_plan:Nothing", "cannot be loaded"),
+        ("tests.suites.test_plan:SUITE", "no subclass"),
+        ("tests.suites.test_plan:Taken", "name of another method: random-k"),
+    ],
+)
+def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
+    _install(monkeypatch, value)
+    with pytest.raises(ValueError, match=message):
+        known_methods()
+
+
+def test_a_method_refuses_the_encoder_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Crowded(BudgetFormer):
+        name: ClassVar[str] = "crowded"
+        min_heads: int = 9
+
+    monkeypatch.setitem(registry.METHODS, "crowded", Crowded)
+    with pytest.raises(ValueError, match="min_heads 9 is more than the 8 heads"):
+        make_plan(SUITE, Options(methods=["crowded"]))
+    assert Sizes().num_heads == 8
