@@ -23,8 +23,8 @@ class Method:
     The fields of a subclass are its parameters: they are stored with every result, so they must survive JSON. A method
     object holds no state; whatever changes during training lives in parameters and buffers of the model.
 
-    The harness calls ``gates`` once, ``on_step`` and ``extra_losses`` at every training step, and ``for_inference`` when
-    the model is evaluated. It owns the loop, the clock and the counting.
+    The harness calls ``gates`` once, ``on_step`` and ``extra_losses`` at every training step, and ``for_inference`` to
+    evaluate. It owns the loop, the clock and the counting.
     """
 
     name: ClassVar[str]

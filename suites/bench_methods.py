@@ -18,8 +18,7 @@ from budgetformer.surgery import execution_of
 from suites.batching import collate, training_order
 from suites.definitions import find_suite
 from suites.environment import describe
-from suites.evaluate import BATCH_SIZE
-from suites.latency import DISTINCT_BATCHES, ROUNDS, inference_call, spread_batches
+from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, ROUNDS, inference_call, spread_batches
 from suites.model import build_model
 from suites.plan import Options, Trial, make_plan
 from suites.seeding import Streams

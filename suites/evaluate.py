@@ -13,7 +13,7 @@ from budgetformer.encoder import Encoder
 from suites.batching import batches, evaluation_order
 from suites.tokenizing import EncodedSplit
 
-BATCH_SIZE = 32
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)

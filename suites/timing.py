@@ -7,6 +7,7 @@ Under pytest-benchmark: ``benchmark.pedantic(synchronised(call, device), rounds=
 """
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,9 +69,9 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Times calls in turns, so that a machine that gets slower or faster does so for all of them.
 
-    Each call is first repeated until its time is stable. Then each round runs every call once, in an order that is
-    reversed from round to round. The garbage collector is off meanwhile. An error in a call ends it all: there are no
-    samples of fewer rounds.
+    Each call is first repeated until its time is stable. Then each round runs every call once, in a random order (the
+    same orders every time): a call that always followed the same other would find the caches as that one left them. The
+    garbage collector is off meanwhile. An error in a call ends it all: there are no samples of fewer rounds.
 
     Args:
         calls: what to time, by name.
@@ -90,14 +91,15 @@ def interleave(
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, not {rounds}")
     order = list(calls)
+    shuffle = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with _no_garbage_collection():
         for call in calls.values():
             _warm_up(call, device, warmup_s, synchronise)
         for _ in range(rounds):
+            shuffle.shuffle(order)
             for name in order:
                 samples[name].append(_seconds(calls[name], device, synchronise))
-            order.reverse()
     return samples
 
 
