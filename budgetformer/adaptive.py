@@ -92,6 +92,8 @@ class BudgetFormer(Method):
             raise ValueError(f"tau must be positive, not {self.tau_start} -> {self.tau_end}")
         if self.noise_start < 0 or self.noise_end < 0:
             raise ValueError(f"noise must not be negative, not {self.noise_start} -> {self.noise_end}")
+        if self.hidden is not None and self.hidden < 1:
+            raise ValueError(f"hidden must be positive, not {self.hidden}")
         if self.min_heads < 0:
             raise ValueError(f"min_heads must not be negative, not {self.min_heads}")
 

@@ -18,7 +18,7 @@ from budgetformer.surgery import execution_of
 from suites.batching import collate, training_order
 from suites.definitions import find_suite
 from suites.environment import describe
-from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, ROUNDS, inference_call, spread_batches
+from suites.latency import B32_ROUNDS, BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
 from suites.model import build_model
 from suites.plan import Options, Trial, make_plan
 from suites.seeding import Streams
@@ -58,7 +58,7 @@ def _describe(benchmark: BenchmarkFixture, trial: Trial, execution: str) -> None
 
 def _time(benchmark: BenchmarkFixture, call: Callable[[], None]) -> None:
     timed: Any = benchmark.pedantic  # it has no types
-    timed(synchronised(call, DEVICE), rounds=ROUNDS, warmup_rounds=WARMUP_ROUNDS)
+    timed(synchronised(call, DEVICE), rounds=B32_ROUNDS, warmup_rounds=WARMUP_ROUNDS)
 
 
 def bench_inference(benchmark: BenchmarkFixture, trial: Trial) -> None:

@@ -43,7 +43,7 @@ def load_splits(name: str, train_limit: int | None = None, test_limit: int | Non
     Args:
         name: the task.
         train_limit: the most training rows, drawn by class; None takes all.
-        test_limit: the same for test rows.
+        test_limit: the same for validation and for test rows.
 
     Raises:
         ValueError: for an unknown task, missing or changed texts, or limits that leave a class out.
@@ -54,7 +54,7 @@ def load_splits(name: str, train_limit: int | None = None, test_limit: int | Non
     columns = {"id": range(len(texts)), "text": texts, "label": labels}
     rest, test = _split(Dataset.from_dict(columns, features=features), TEST_SHARE)
     train, validation = _split(rest, VALIDATION_SHARE / (1 - TEST_SHARE))
-    train, test = _limit(train, train_limit), _limit(test, test_limit)
+    train, validation, test = _limit(train, train_limit), _limit(validation, test_limit), _limit(test, test_limit)
     digest = hashlib.sha256()
     for part in (train, validation, test):
         rows = part[:]  # one read; a column by itself is read row by row

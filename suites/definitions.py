@@ -16,7 +16,8 @@ class TaskUse:
         name: the task.
         max_length: T, longest input in tokens.
         recipe: how every method is trained on it.
-        train_limit, test_limit: the most rows, drawn by class; None takes all.
+        train_limit: the most training rows, drawn by class; None takes all.
+        test_limit: the same for validation and for test rows.
         vocab_size: the most token ids.
     """
 

@@ -64,7 +64,7 @@ def encode_task(
         max_length: longest input in tokens; the rest is cut off.
         vocab_size: the most token ids.
         train_limit: the most training rows.
-        test_limit: the most test rows.
+        test_limit: the most validation rows, and test rows.
 
     Raises:
         ValueError: as ``load_splits``.

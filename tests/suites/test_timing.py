@@ -1,5 +1,6 @@
 import gc
 import time
+from itertools import permutations
 
 import pytest
 
@@ -48,12 +49,15 @@ def test_a_cpu_needs_no_synchronising() -> None:
     synchronise("cpu")
 
 
-def test_the_order_of_calls_alternates() -> None:
+def test_every_round_runs_every_call_and_every_call_follows_every_other() -> None:
     order: list[str] = []
-    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
-    samples = interleave(calls, device="cpu", rounds=3, warmup_s=0)
-    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
-    assert {name: len(values) for name, values in samples.items()} == {"a": 3, "b": 3}
+    calls = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    samples = interleave(calls, device="cpu", rounds=300, warmup_s=0)
+    rounds = ["".join(order[start : start + 3]) for start in range(3, len(order), 3)]
+    assert {"".join(sorted(turn)) for turn in rounds} == {"abc"}
+    assert {name: len(values) for name, values in samples.items()} == {"a": 300, "b": 300, "c": 300}
+    for first, second in permutations("abc", 2):
+        assert 60 < sum(first + second in turn for turn in rounds) < 140
 
 
 def test_warming_up_ends_when_times_are_stable(monkeypatch: pytest.MonkeyPatch) -> None:
