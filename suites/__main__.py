@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"suites: error: {error}", file=sys.stderr)
         return BAD_REQUEST
+    except BrokenExecutor:
+        print("suites: a worker was killed, perhaps for want of memory; --jobs 1 needs less", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("suites: stopped; the same command goes on with what is missing", file=sys.stderr)
         return FAILED
@@ -62,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
             choices=["never", "failed", "stale", "always"],
             help="run again: nothing, what failed (default), also what other source code made, or everything",
         )
+    run.add_argument(
+        "--jobs", type=_jobs, metavar="N", help="trials at a time (default: what the allowed cores can take)"
+    )
     run.add_argument("--report", action="store_true", help="end with the tables and figures of the results folder")
     data = command("data", _data, "Describes a task: rows, classes, lengths, licence, examples.")
     data.add_argument("task", metavar="TASK", help="name of a task; see: python -m suites list")
@@ -82,6 +89,12 @@ def _seeds(text: str) -> list[int]:
     if numbers == [0]:
         raise argparse.ArgumentTypeError("0 seeds are none; for seed 0 alone write --seeds 0,")
     return list(range(numbers[0]))
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of jobs; give 1 or more")
+    return int(text)
 
 
 def _list(_: argparse.Namespace) -> int:
@@ -148,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, when CUDA starts
     from suites.definitions import find_suite
-    from suites.engine import run
+    from suites.engine import default_jobs, run
     from suites.plan import make_plan
     from suites.store import Store
 
@@ -159,7 +172,7 @@ def _run(options: argparse.Namespace) -> int:
     for path, reason in store.load().bad.items():
         print(f"suites: passed over {path}: {reason}", file=sys.stderr)
     print(f"{suite.name}: {len(trials)} trials; results in {results}", file=sys.stderr)
-    outcome = run(trials, store, options.rerun)
+    outcome = run(trials, store, options.rerun, options.jobs or default_jobs(trials))
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
     if outcome.stale:
         print(f"{outcome.stale} results are of other source code; --rerun stale makes them anew", file=sys.stderr)

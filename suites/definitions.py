@@ -68,7 +68,7 @@ def all_methods() -> tuple[Method, ...]:
 
 def smoke() -> Suite:
     """Everything once."""
-    recipe = Recipe(epochs=1, threads=2)
+    recipe = Recipe(epochs=1)
     return Suite(
         name="smoke",
         summary="every part once, in a minute: 2 tasks cut short, 5 methods, 1 seed; its accuracies mean nothing",
@@ -89,8 +89,8 @@ def quick() -> Suite:
         name="quick",
         summary="2 tasks x 5 methods x 3 seeds on real text, in a quarter of an hour on 2 cores",
         tasks=(
-            TaskUse(name="bbc-topics", max_length=128, recipe=Recipe(epochs=3, batch_size=16, threads=2)),
-            TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, recipe=Recipe(epochs=2, threads=2)),
+            TaskUse(name="bbc-topics", max_length=128, recipe=Recipe(epochs=3, batch_size=16)),
+            TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, recipe=Recipe(epochs=2)),
         ),
         methods=all_methods(),
         seeds=(0, 1, 2),

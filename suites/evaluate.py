@@ -13,7 +13,7 @@ from budgetformer.encoder import Encoder
 from suites.batching import batches, evaluation_order
 from suites.tokenizing import EncodedSplit
 
-BATCH_SIZE = 64
+EVALUATION_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Evaluation:
         return float((self.arrays["prediction"] == self.arrays["label"]).mean())
 
 
-def evaluate(model: Encoder, split: EncodedSplit, device: str = "cpu", batch_size: int = BATCH_SIZE) -> Evaluation:
+def evaluate(
+    model: Encoder, split: EncodedSplit, device: str = "cpu", batch_size: int = EVALUATION_BATCH_SIZE
+) -> Evaluation:
     """Runs a model over a split.
 
     Args:

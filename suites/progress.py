@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,38 +20,28 @@ class Progress:
         self.num_trials = num_trials
         self.done = 0
         self.start = time.monotonic()
-        terminal = sys.stderr.isatty()
-        self.sweep = tqdm(total=num_trials, unit="trial", disable=not terminal, dynamic_ncols=True)
-        self.steps = tqdm(unit="step", disable=not terminal, leave=False, dynamic_ncols=True)
+        # On a terminal the bar moves with every step; elsewhere it is off.
+        form = "{percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left"
+        disable = None if num_trials else True
+        self.bar = tqdm(total=num_trials, disable=disable, bar_format=form, dynamic_ncols=True, leave=False)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.steps.close()
-        self.sweep.close()
+        self.bar.close()
 
-    def say(self, line: str) -> None:
-        """Prints a line without tearing the bars."""
-        tqdm.write(line, file=sys.stderr)
-        sys.stderr.flush()
-
-    def begin(self, title: str) -> None:
-        """A trial starts."""
-        self.steps.reset()
-        self.steps.set_description(title)
-
-    def step(self, done: int, total: int) -> None:
-        """The trial has done some of its training steps."""
-        self.steps.total = total
-        self.steps.update(done - self.steps.n)
+    def show(self, shares: Sequence[float]) -> None:
+        """Moves the bar: the trials that are over, and the shares of those that are running."""
+        self.bar.update(self.done + sum(shares) - self.bar.n)
 
     def end(self, title: str, outcome: str) -> None:
-        """A trial is over."""
+        """A trial is over: prints a line."""
         self.done += 1
-        self.sweep.update()
         left = (time.monotonic() - self.start) / self.done * (self.num_trials - self.done)
-        self.say(f"[{self.done}/{self.num_trials}] {title}: {outcome} ({duration(left)} left)")
+        line = f"[{self.done}/{self.num_trials}] {title}: {outcome} ({duration(left)} left)"
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:

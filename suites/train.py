@@ -1,6 +1,8 @@
 """The only training loop."""
 
+import copy
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -11,11 +13,12 @@ from torch import Tensor
 from budgetformer.encoder import Encoder
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
-from suites.batching import batches, training_order
+from suites.batching import batches, collate, training_order
 from suites.evaluate import evaluate
 from suites.recipe import Recipe
 from suites.seeding import Streams
-from suites.tokenizing import EncodedTask
+from suites.timing import synchronise
+from suites.tokenizing import EncodedSplit, EncodedTask
 
 CALIBRATION_BATCHES = 16
 """Training batches that ``on_step`` may look at."""
@@ -58,8 +61,7 @@ def train(
     optimizer = make_optimizer(method, model, recipe)
     peak_rates = [group["lr"] for group in optimizer.param_groups]
     data_generator, gate_generator = streams.generator("data"), streams.generator("gate")
-    steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
-    num_steps = recipe.epochs * steps_per_epoch
+    num_steps = recipe.epochs * steps_per_epoch(data.train, recipe)
     history = []
     step = 0
     for epoch in range(recipe.epochs):
@@ -114,6 +116,42 @@ def training_step(
     torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     optimizer.step()
     return {name: value.detach() for name, value in terms.items()} | {"total": loss.detach()}
+
+
+def rehearse(
+    model: Encoder,
+    method: Method,
+    data: EncodedTask,
+    *,
+    recipe: Recipe,
+    streams: Streams,
+    device: str = "cpu",
+    seconds: float,
+) -> int:
+    """Trains a copy of a trained model on for at least some time: real steps, to be timed and metered.
+
+    Returns:
+        The number of steps.
+    """
+    model = copy.deepcopy(model).train()
+    optimizer = make_optimizer(method, model, recipe)
+    generator = streams.generator("data")
+    start = time.perf_counter()
+    num_steps = 0
+    while True:
+        for rows in training_order(data.train, recipe.batch_size, generator):
+            batch = collate(data.train, rows, device)
+            method.on_step(model, 1.0, generator, [batch])
+            training_step(model, method, optimizer, batch, progress=1.0, clip_norm=recipe.clip_norm)
+            synchronise(device)
+            num_steps += 1
+            if time.perf_counter() - start >= seconds:
+                return num_steps
+
+
+def steps_per_epoch(split: EncodedSplit, recipe: Recipe) -> int:
+    """Batches that cover a split, the last one perhaps smaller."""
+    return math.ceil(len(split) / recipe.batch_size)
 
 
 def make_optimizer(method: Method, model: Encoder, recipe: Recipe) -> torch.optim.Optimizer:

@@ -15,30 +15,32 @@ from suites.batching import collate, evaluation_order, padded_lengths
 from suites.cost import ExecutedMacs, traced_macs
 from suites.energy import EnergyMeter
 from suites.environment import describe
-from suites.evaluate import BATCH_SIZE, Evaluation, evaluate
+from suites.evaluate import EVALUATION_BATCH_SIZE, Evaluation, evaluate
 from suites.formulas import attention_block_macs, attention_core_macs, model_macs, paper_flops_cut
-from suites.latency import measure_latency
+from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, measure_latency, spread_batches
 from suites.model import build_model
 from suites.plan import Trial
 from suites.record import Record
 from suites.seeding import Streams
+from suites.sharing import Solo
+from suites.timing import synchronise
 from suites.tokenizing import EncodedSplit, EncodedTask, encode_task
-from suites.train import OnStep, train
+from suites.train import rehearse, steps_per_epoch, train
 from suites.usage import head_use, quality
 
-INFERENCE_WINDOW_S = 1.5
-"""Inference is repeated until its energy window is at least this long."""
+WINDOW_S = 1.5
+"""Inference, and training steps, are repeated until their energy window is at least this long."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def run_trial(trial: Trial, start_time: str, on_step: OnStep) -> tuple[Record, Arrays]:
+def run_trial(trial: Trial, start_time: str, share: Solo) -> tuple[Record, Arrays]:
     """Runs a trial.
 
     Args:
         trial: what to run.
         start_time: for the record, ISO 8601.
-        on_step: told (steps done, steps in all) during training.
+        share: of the machine: training may have company, measuring may not.
 
     Returns:
         The record, and the per-example arrays that go beside it.
@@ -52,24 +54,21 @@ def run_trial(trial: Trial, start_time: str, on_step: OnStep) -> tuple[Record, A
     data = load(trial)
     spec = encoder_spec(trial, data)
     model = build_model(spec, trial.method, streams, trial.device)
-    with EnergyMeter() as training:
-        history = train(
-            model,
-            trial.method,
-            data,
-            recipe=trial.task.recipe,
-            streams=streams,
-            device=trial.device,
-            on_step=on_step,
-        )
+    recipe = trial.task.recipe
+    history = train(model, trial.method, data, recipe=recipe, streams=streams, device=trial.device, on_step=share.step)
     torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     final = trial.method.for_inference(model, trial.execution)
     with ExecutedMacs() as counter:
         evaluation = evaluate(final, data.test, trial.device)
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
-    latency, samples = measure_latency(final, full, data.test, trial.device)
-    num_passes, inference = _inference_energy(final, data.test, trial.device)
-    per_thousand = num_passes * len(data.test) / 1000
+    with share.alone():
+        latency, samples = measure_latency(final, full, data.test, trial.device)
+        per_thousand, inference = _inference_energy(final, data.test, trial.device)
+        with EnergyMeter() as training:
+            num_steps = rehearse(
+                model, trial.method, data, recipe=recipe, streams=streams, device=trial.device, seconds=WINDOW_S
+            )
+    all_steps = recipe.epochs * steps_per_epoch(data.train, recipe) / num_steps
     metrics: dict[str, Any] = {
         **quality(evaluation.arrays),
         "validation_accuracy": history[-1]["validation_accuracy"],
@@ -77,12 +76,12 @@ def run_trial(trial: Trial, start_time: str, on_step: OnStep) -> tuple[Record, A
         "num_parameters": _num_parameters(model),
         "num_parameters_inference": _num_parameters(final),
         **_cost(final, evaluation, counter.macs, data.test, trial.device),
-        "train_s": training.energy.seconds,
+        "train_s": training.energy.seconds * all_steps,
         **latency,
-        "train_energy_kwh": training.energy.kwh,
-        "train_co2_g": training.energy.co2_g,
-        "inference_energy_kwh": _divide(inference.energy.kwh, per_thousand),
-        "inference_co2_g": _divide(inference.energy.co2_g, per_thousand),
+        "train_energy_kwh": _times(training.energy.kwh, all_steps),
+        "train_co2_g": _times(training.energy.co2_g, all_steps),
+        "inference_energy_kwh": _times(inference.energy.kwh, 1 / per_thousand),
+        "inference_co2_g": _times(inference.energy.co2_g, 1 / per_thousand),
     }
     s_mean = metrics["s_mean"]
     metrics["paper_flops_cut"] = (
@@ -95,7 +94,10 @@ def run_trial(trial: Trial, start_time: str, on_step: OnStep) -> tuple[Record, A
         execution=execution_of(final),
         history=history,
         timings=samples,
-        energy={"train": training.energy.provenance, "inference": inference.energy.provenance},
+        energy={
+            "train": training.energy.provenance | {"extrapolated_from_steps": num_steps},
+            "inference": inference.energy.provenance,
+        },
         circumstance=describe(trial.device) | {"start_time": start_time},
     )
     return record, _compressed(evaluation.arrays)
@@ -130,15 +132,15 @@ def _num_parameters(model: Encoder) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _divide(total: float | None, by: float) -> float | None:
-    return None if total is None else total / by
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 def _cost(model: Encoder, evaluation: Evaluation, executed: int, test: EncodedSplit, device: str) -> dict[str, Any]:
     spec = model.spec
     head_width = spec.width // spec.num_heads
     k_NL = evaluation.arrays["active"].sum(axis=2)
-    padded_N = padded_lengths(test, evaluation_order(test, BATCH_SIZE))
+    padded_N = padded_lengths(test, evaluation_order(test, EVALUATION_BATCH_SIZE))
     full = [
         model_macs(
             int(tokens),
@@ -166,11 +168,15 @@ def _cost(model: Encoder, evaluation: Evaluation, executed: int, test: EncodedSp
     }
 
 
-def _inference_energy(model: Encoder, test: EncodedSplit, device: str) -> tuple[int, EnergyMeter]:
-    num_passes = 0
-    with EnergyMeter() as meter:
+def _inference_energy(model: Encoder, test: EncodedSplit, device: str) -> tuple[float, EnergyMeter]:
+    """Thousands of inputs, and the energy of running them; batches of all lengths, over and over."""
+    batches = spread_batches(test, BATCH_SIZE, DISTINCT_BATCHES, device)
+    num_inputs = 0
+    with EnergyMeter() as meter, torch.inference_mode():
         start = time.perf_counter()
-        while time.perf_counter() - start < INFERENCE_WINDOW_S:
-            evaluate(model, test, device)
-            num_passes += 1
-    return num_passes, meter
+        while time.perf_counter() - start < WINDOW_S:
+            for tokens_BT, mask_BT in batches:
+                model(tokens_BT, mask_BT)
+                num_inputs += len(tokens_BT)
+            synchronise(device)
+    return num_inputs / 1000, meter
