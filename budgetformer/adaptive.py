@@ -3,6 +3,7 @@
 What the paper's summaries leave open is a field here, with a default (docs/methods.md says what is known).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, cast, get_args
@@ -88,10 +89,12 @@ class BudgetFormer(Method):
             raise ValueError(f"start_budget must be in (0, 1), not {self.start_budget}")
         if not 0 <= self.s_min <= self.s_max <= 1:
             raise ValueError(f"need 0 <= s_min <= s_max <= 1, not {self.s_min} and {self.s_max}")
-        if self.tau_start <= 0 or self.tau_end <= 0:
+        if not (0 < self.tau_start < math.inf and 0 < self.tau_end < math.inf):
             raise ValueError(f"tau must be positive, not {self.tau_start} -> {self.tau_end}")
-        if self.noise_start < 0 or self.noise_end < 0:
+        if not (0 <= self.noise_start < math.inf and 0 <= self.noise_end < math.inf):
             raise ValueError(f"noise must not be negative, not {self.noise_start} -> {self.noise_end}")
+        if self.noise_shape == "exponential" and 0 in (self.noise_start, self.noise_end):
+            raise ValueError(f"exponential noise must be positive, not {self.noise_start} -> {self.noise_end}")
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden must be positive, not {self.hidden}")
         if self.min_heads < 0:

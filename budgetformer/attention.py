@@ -35,6 +35,8 @@ class HeadGatedAttention(nn.Module):
         super().__init__()
         if width < 1 or num_heads < 1:
             raise ValueError(f"width and num_heads must be positive, not {width} and {num_heads}")
+        if head_width is not None and head_width < 1:
+            raise ValueError(f"head_width must be positive, not {head_width}")
         if head_width is None and width % num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {num_heads}; give head_width")
         self.num_heads = num_heads
@@ -84,13 +86,14 @@ class HeadGatedAttention(nn.Module):
         kept = tuple(sorted(set(heads)))
         index = torch.tensor([self.heads.index(head) for head in kept], dtype=torch.long, device=self.out.weight.device)
         num_heads, head_width, width = len(self.heads), self.head_width, self.out.out_features
-        qkv_weight = self.qkv.weight.view(num_heads, 3 * head_width, -1)[index].flatten(0, 1)
+        qkv_weight = self.qkv.weight.view(num_heads, 3 * head_width, width)[index].flatten(0, 1)
         qkv_bias = self.qkv.bias.view(num_heads, 3 * head_width)[index].flatten()
         out_weight_DAK = self.out.weight.view(width, num_heads, head_width)[:, index]
         if gates_H is not None:
             out_weight_DAK = out_weight_DAK * gates_H[list(kept), None].to(out_weight_DAK)
-        self.qkv = _linear(qkv_weight, qkv_bias)
-        self.out = _linear(out_weight_DAK.flatten(1), self.out.bias.clone())
+        trainable = self.out.bias.requires_grad
+        self.qkv = _linear(qkv_weight, qkv_bias).requires_grad_(trainable)
+        self.out = _linear(out_weight_DAK.flatten(1), self.out.bias.clone()).requires_grad_(trainable)
         self.heads = kept
 
 

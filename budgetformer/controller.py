@@ -132,9 +132,9 @@ class BudgetController(nn.Module):
         active_BH = top_k_mask(p_BH, head_counts(s_B, self.num_heads, self.rounding, self.min_heads))
         if self.reweighting == "unit":
             return active_BH.to(p_BH.dtype)
-        # A kept head whose probability underflowed to 0 must stay active.
-        kept_BH = active_BH * soft_BH.clamp(min=torch.finfo(soft_BH.dtype).tiny)
+        kept_BH = active_BH * soft_BH
         if self.reweighting == "renormalised":
             kept_mass_B1 = kept_BH.sum(dim=-1, keepdim=True)
             kept_BH = kept_BH * (soft_BH.sum(dim=-1, keepdim=True) / kept_mass_B1.where(kept_mass_B1 > 0, 1.0))
-        return kept_BH
+        # A kept head must stay active where its weight is 0, for want of budget or because p underflowed.
+        return active_BH * kept_BH.clamp(min=torch.finfo(kept_BH.dtype).tiny)

@@ -49,6 +49,8 @@ class EncoderSpec:
         for field in ("vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
+        if self.ffn_width is not None and self.ffn_width < 1:
+            raise ValueError(f"ffn_width must be positive, not {self.ffn_width}")
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         for field in ("dropout", "token_dropout"):

@@ -51,7 +51,7 @@ def gradient_importance(model: Encoder, batches: Iterable[LabelledBatch]) -> Ten
         chosen.append(leaf_BH)
         return gates._replace(gates_BH=leaf_BH)
 
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     handles = [gate.register_forward_hook(make_leaf) for gate in model.gates]
     total_LH = torch.zeros(model.spec.num_layers, model.spec.num_heads, dtype=torch.float64)
     num_inputs = 0
@@ -67,7 +67,8 @@ def gradient_importance(model: Encoder, batches: Iterable[LabelledBatch]) -> Ten
     finally:
         for handle in handles:
             handle.remove()
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     if num_inputs == 0:
         raise ValueError("importance needs at least one batch")
     return total_LH / num_inputs

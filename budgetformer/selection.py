@@ -36,8 +36,8 @@ def random_uniform(key_B: Tensor, salt: Tensor, count: int) -> Tensor:
     """``(B, count)`` uniform numbers in (0, 1) that depend on nothing but each input's key and the salt."""
     positions = torch.arange(1, count + 1, device=key_B.device)
     bits = _mix(_mix(key_B + salt)[:, None] + _GOLDEN * positions)
-    # 24 bits are what a float32 holds; the half keeps the ends of the interval out.
-    return (((bits >> 40) & 0xFFFFFF).float() + 0.5) / (1 << 24)
+    # 23 bits and the half are what a float32 holds exactly; the half keeps the ends of the interval out.
+    return (((bits >> 41) & 0x7FFFFF).float() + 0.5) / (1 << 23)
 
 
 def random_normal(key_B: Tensor, salt: Tensor, count: int) -> Tensor:

@@ -35,7 +35,7 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
             layer.execution = execution
         elif not constant:
             layer.execution = "gathered"
-        elif isinstance(layer.gate, ConstantGates):
+        elif isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
             gates_H = layer.gate.gates_H
             layer.attention.keep(torch.nonzero(gates_H).flatten().tolist(), gates_H)
             layer.gates_folded = True

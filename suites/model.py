@@ -10,7 +10,7 @@ from suites.seeding import Streams
 def build_model(spec: EncoderSpec, method: Method, streams: Streams, device: str = "cpu") -> Encoder:
     """An untrained encoder with a method's gates; the weights that methods share are the same for all of them."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(streams.number("gate"))
-        gates = method.gates(spec, streams.generator("gate"))
+        torch.manual_seed(streams.number("gate-init"))
+        gates = method.gates(spec, streams.generator("gate-init"))
         torch.manual_seed(streams.number("init"))
         return Encoder(spec, gates).to(device)

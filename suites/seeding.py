@@ -1,6 +1,6 @@
 """Random streams, derived from (task, seed, stream) and never from the method.
 
-A method that draws more numbers than another moves only its own stream, ``gate``: both see the same batches, the same
+A method that draws more numbers than another moves only its own streams, ``gate-init`` and ``gate``: both see the same batches, the same
 initial shared weights and the same dropout.
 """
 
@@ -23,7 +23,7 @@ class Streams:
     seed: int
 
     def number(self, stream: str) -> int:
-        """The 63-bit seed of a stream: ``init``, ``data``, ``gate`` or ``dropout``."""
+        """The 63-bit seed of a stream: ``init``, ``data``, ``gate-init``, ``gate`` or ``dropout``."""
         digest = hashlib.sha256(f"{self.task}/{self.seed}/{stream}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 

@@ -80,6 +80,8 @@ def train(
                 sums[name] += float(value) * len(batch.labels_B)
             step += 1
             on_step(step, num_steps)
+        if step == num_steps:
+            method.on_step(model, 1.0, gate_generator, batches(data.train, order[:CALIBRATION_BATCHES], device))
         means = {name: total / len(data.train) for name, total in sums.items()}
         total = means.pop("total")
         if not math.isfinite(total):

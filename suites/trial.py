@@ -174,7 +174,7 @@ def _inference_energy(model: Encoder, test: EncodedSplit, device: str) -> tuple[
     num_inputs = 0
     with EnergyMeter() as meter, torch.inference_mode():
         start = time.perf_counter()
-        while time.perf_counter() - start < WINDOW_S:
+        while not num_inputs or time.perf_counter() - start < WINDOW_S:
             for tokens_BT, mask_BT in batches:
                 model(tokens_BT, mask_BT)
                 num_inputs += len(tokens_BT)

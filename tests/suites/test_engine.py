@@ -1,6 +1,9 @@
 """Whole trials on a small cut of real text."""
 
 import json
+import os
+import signal
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -36,10 +39,21 @@ class Broken(Method):
     """Fails in the middle of training."""
 
     name: ClassVar[str] = "broken"
+    number: int = 1
 
     def on_step(self, model: Encoder, progress: float, *_: object) -> None:
         if progress > 0.5:
             raise RuntimeError("out of order")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Method):
+    """Takes its process with it, as the kernel does when memory is short."""
+
+    name: ClassVar[str] = "deadly"
+
+    def on_step(self, model: Encoder, progress: float, *_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def make_suite(*methods: Method) -> Suite:
@@ -74,9 +88,23 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
             assert value is not None or key.startswith(("s_mean", "macs_traced", "paper", "train_energy", "train_co2"))
 
 
-def test_the_same_trial_twice_gives_the_same_numbers(store: Store, records: dict[str, Record], tmp_path: Path) -> None:
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures hardly at all, in this process."""
+    monkeypatch.setattr("suites.trial.WINDOW_S", 0.0)
+    monkeypatch.setattr("suites.latency.B1_ROUNDS", 2)
+    monkeypatch.setattr("suites.latency.B32_ROUNDS", 2)
+    monkeypatch.setattr("suites.latency.WARMUP_S", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_same_trials_again_give_the_same_numbers_in_one_process_or_two(
+    jobs: int, store: Store, records: dict[str, Record], tmp_path: Path
+) -> None:
     again = Store(tmp_path)
-    run(plan(*all_methods()), again)
+    outcome = run(plan(*all_methods()), again, jobs=jobs)
+    assert (outcome.ran, outcome.failed) == (5, [])
     for key, record in again.load().records.items():
         first = records[record.method]
         assert key == first.id
@@ -157,6 +185,7 @@ def test_a_second_run_runs_nothing(store: Store) -> None:
     assert {path: path.stat().st_mtime_ns for path in store.trials.iterdir()} == before
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_failure_is_a_record_and_the_sweep_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path)
     outcome = run(plan(Broken(), FullMHA()), store)
@@ -169,6 +198,21 @@ def test_a_failure_is_a_record_and_the_sweep_goes_on(tmp_path: Path, capsys: pyt
     assert run(plan(Broken(), FullMHA()), store, "never").ran == 0
 
 
+def test_a_failure_in_a_worker_is_a_record_too(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    outcome = run(plan(Broken(), replace(Broken(), number=2)), store, jobs=2)
+    assert outcome.ran == 2
+    assert len(outcome.failed) == 2
+    assert outcome.failed[0] == "bbc-topics, broken, seed 0: RuntimeError: out of order"
+
+
+def test_a_worker_that_is_killed_ends_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(BrokenExecutor):
+        run(plan(replace(Broken(), number=2), Deadly()), store, jobs=2)
+    assert not store.load().bad
+
+
 def test_other_source_code_makes_a_record_stale(store: Store, tmp_path: Path) -> None:
     ours = Store(tmp_path)
     (path,) = (p for p in store.trials.glob("*.json") if '"label": "full-mha"' in p.read_text())
@@ -179,6 +223,7 @@ def test_other_source_code_makes_a_record_stale(store: Store, tmp_path: Path) ->
     assert (outcome.ran, outcome.stale) == (0, 1)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Record]) -> None:
     store = Store(tmp_path)
     suite = make_suite(*(method for method in all_methods() if method.name == "static-pruning"))
@@ -191,6 +236,7 @@ def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Recor
     assert masked.metrics["heads_executed"] == 0.25
 
 
+@pytest.mark.usefixtures("hasty")
 def test_one_epoch_is_enough_to_prune(tmp_path: Path) -> None:
     store = Store(tmp_path)
     (pruning,) = (method for method in all_methods() if method.name == "static-pruning")
@@ -200,6 +246,7 @@ def test_one_epoch_is_enough_to_prune(tmp_path: Path) -> None:
     assert record.metrics["heads_executed"] == 0.25
 
 
+@pytest.mark.usefixtures("hasty")
 def test_deterministic_mode_is_off_again_when_timing_starts(tmp_path: Path) -> None:
     store = Store(tmp_path)
     run(make_plan(make_suite(FullMHA()), Options(deterministic=True)), store)
