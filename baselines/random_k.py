@@ -33,8 +33,7 @@ class RandomK(Method):
         whole_heads(self.s, 1)
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
-        k = whole_heads(self.s, spec.num_heads)
-        return nn.ModuleList(RandomHeads(spec.num_heads, k, generator) for _ in range(spec.num_layers))
+        return nn.ModuleList(RandomHeads(spec.num_heads, self.s, generator) for _ in range(spec.num_layers))
 
     def on_step(
         self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]

@@ -39,8 +39,7 @@ class StaticPruning(Method):
             raise ValueError(f"prune_at must be in [0, 1), not {self.prune_at}")
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
-        s = whole_heads(self.s, spec.num_heads) / spec.num_heads
-        return nn.ModuleList(ConstantGates([1.0] * spec.num_heads, s) for _ in range(spec.num_layers))
+        return nn.ModuleList(ConstantGates([1.0] * spec.num_heads, self.s) for _ in range(spec.num_layers))
 
     def on_step(
         self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]

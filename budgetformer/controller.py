@@ -103,11 +103,12 @@ class BudgetController(nn.Module):
     def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
         summary_BD = mean_over_tokens(x_BTD, mask_BT)
         s_B = summary_BD.new_full((len(key_B),), self.fixed_s) if self.budget is None else self.budget(summary_BD)
-        p_BH = torch.softmax(self._scores(summary_BD, key_B) / self.tau.to(summary_BD.dtype), dim=-1)
+        scores_BH = self._scores(summary_BD, key_B)
+        p_BH = torch.softmax(scores_BH / self.tau.to(summary_BD.dtype), dim=-1)
         soft_BH = self._soft(s_B, p_BH)
         if self.training and self.formula != "straight-through":
             return Gates(soft_BH, s_B, p_BH)
-        hard_BH = self._hard(s_B, p_BH, soft_BH)
+        hard_BH = self._hard(s_B, scores_BH, soft_BH)
         if self.training:
             hard_BH = hard_BH.detach() + (soft_BH - soft_BH.detach())
         return Gates(hard_BH, s_B, p_BH)
@@ -128,10 +129,11 @@ class BudgetController(nn.Module):
             return mass_BH
         return (self.num_heads * mass_BH).clamp(max=1) if self.formula == "min(1,s*H*p)" else self.num_heads * mass_BH
 
-    def _hard(self, s_B: Tensor, p_BH: Tensor, soft_BH: Tensor) -> Tensor:
-        active_BH = top_k_mask(p_BH, head_counts(s_B, self.num_heads, self.rounding, self.min_heads))
+    def _hard(self, s_B: Tensor, scores_BH: Tensor, soft_BH: Tensor) -> Tensor:
+        # The scores have the order of p, and keep it where small probabilities underflow to the same 0.
+        active_BH = top_k_mask(scores_BH, head_counts(s_B, self.num_heads, self.rounding, self.min_heads))
         if self.reweighting == "unit":
-            return active_BH.to(p_BH.dtype)
+            return active_BH.to(soft_BH.dtype)
         kept_BH = active_BH * soft_BH
         if self.reweighting == "renormalised":
             kept_mass_B1 = kept_BH.sum(dim=-1, keepdim=True)

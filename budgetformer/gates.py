@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from budgetformer.selection import new_salt, random_uniform, top_k_mask
+from budgetformer.selection import new_salt, random_uniform, top_k_mask, whole_heads
 
 
 class Gates(NamedTuple):
@@ -63,21 +63,22 @@ class RandomHeads(nn.Module):
 
     Args:
         num_heads: H.
-        k: heads per input.
+        s: the fraction of heads asked for, in [0, 1]; k is s H, rounded to the nearest whole number.
         generator: source of the salt that fixes the choice at inference.
     """
 
     salt: Tensor
     step_salt: Tensor
 
-    def __init__(self, num_heads: int, k: int, generator: torch.Generator) -> None:
+    def __init__(self, num_heads: int, s: float, generator: torch.Generator) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.k = k
+        self.s = s
+        self.k = whole_heads(s, num_heads)
         self.register_buffer("salt", new_salt(generator))
         self.register_buffer("step_salt", torch.zeros((), dtype=torch.long))
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
         salt = self.salt + self.step_salt if self.training else self.salt
         active_BH = top_k_mask(random_uniform(key_B, salt, self.num_heads), self.k)
-        return Gates(active_BH.to(x_BTD.dtype), x_BTD.new_full((len(key_B),), self.k / self.num_heads))
+        return Gates(active_BH.to(x_BTD.dtype), x_BTD.new_full((len(key_B),), self.s))

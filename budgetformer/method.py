@@ -57,8 +57,8 @@ class Method:
 
         Args:
             model: the model in training.
-            progress: the share of the steps that is done, in [0, 1]; after the last step it is called once more with 1, so
-                that schedules end where they should and nothing is left undone.
+            progress: the share of the steps that is done, in [0, 1]; the hook is called once more with 1 after the last
+                step, so that schedules end where they should and nothing is left undone.
             generator: the gates' stream of random numbers.
             calibration: training batches, for importance scores; made only if they are looked at.
         """

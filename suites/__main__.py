@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from suites.plan import Options
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 DONE, FAILED, BAD_REQUEST = 0, 1, 2
+MOST_SEEDS = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,10 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, where argparse prints its usage too."""
+        self.exit(BAD_REQUEST, f"suites: error: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m suites", description="Runs the bench's suites.", allow_abbrev=False
-    )
+    parser = _Parser(prog="python -m suites", description="Runs the bench's suites.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: object, help_text: str) -> argparse.ArgumentParser:
@@ -79,15 +84,15 @@ def _parser() -> argparse.ArgumentParser:
 def _seeds(text: str) -> list[int]:
     """``3`` is the seeds 0, 1, 2; ``4,7`` is those two."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.removesuffix(",").split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,1,2") from None
     if min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"a seed must not be negative, not {min(numbers)}")
     if "," in text:
         return numbers
-    if numbers == [0]:
-        raise argparse.ArgumentTypeError("0 seeds are none; for seed 0 alone write --seeds 0,")
+    if not 0 < numbers[0] <= MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"{text} is a number of seeds; for that seed alone write --seeds {text},")
     return list(range(numbers[0]))
 
 
@@ -136,7 +141,7 @@ def _request(options: argparse.Namespace) -> Options:
 
 def _plan(options: argparse.Namespace) -> int:
     from suites.definitions import find_suite
-    from suites.environment import code_fingerprint
+    from suites.environment import describe
     from suites.plan import is_stale, make_plan
     from suites.record import question_id
     from suites.store import Store
@@ -144,12 +149,12 @@ def _plan(options: argparse.Namespace) -> int:
     suite = find_suite(options.suite)
     trials = make_plan(suite, _request(options))
     contents = Store(_results(options), create=False).load()
-    fingerprint = code_fingerprint()
+    circumstance = describe(trials[0].device)
     counts = dict.fromkeys(("missing", "done", "stale", "failed"), 0)
     for trial in trials:
         record = contents.records.get(question_id(trial.question()))
         status: str = "missing" if record is None else record.status
-        if record is not None and status == "done" and is_stale(record, fingerprint):
+        if record is not None and status == "done" and is_stale(record, circumstance):
             status = "stale"
         counts[status] += 1
         print(f"{status:8} {trial.title}")
@@ -167,6 +172,8 @@ def _run(options: argparse.Namespace) -> int:
 
     suite = find_suite(options.suite)
     trials = make_plan(suite, _request(options))
+    for trial in trials:
+        trial.question()  # reads the texts: if they are missing, no folder is made
     results = _results(options)
     store = Store(results)
     for path, reason in store.load().bad.items():
@@ -175,7 +182,10 @@ def _run(options: argparse.Namespace) -> int:
     outcome = run(trials, store, options.rerun, options.jobs or default_jobs(trials))
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
     if outcome.stale:
-        print(f"{outcome.stale} results are of other source code; --rerun stale makes them anew", file=sys.stderr)
+        print(
+            f"{outcome.stale} results are of other code or versions; --rerun stale makes them anew",
+            file=sys.stderr,
+        )
     for failure in outcome.failed:
         print(f"failed: {failure}", file=sys.stderr)
     if options.report:

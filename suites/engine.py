@@ -3,12 +3,14 @@
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
-from suites.environment import allowed_cores, code_fingerprint, describe
+from suites.environment import allowed_cores, describe
 from suites.plan import Rerun, Trial, is_stale, todo
 from suites.progress import Progress, duration
 from suites.record import Record, question_id
@@ -41,8 +43,10 @@ class Attempt:
     """What became of one trial, and how long it took."""
 
     record: Record
-    arrays: Arrays
     seconds: float
+
+
+Work = Callable[[Trial, Solo], Attempt]
 
 
 def run(trials: Sequence[Trial], store: Store, rerun: Rerun = "failed", jobs: int = 1) -> Outcome:
@@ -60,23 +64,22 @@ def run(trials: Sequence[Trial], store: Store, rerun: Rerun = "failed", jobs: in
     Raises:
         BrokenExecutor: if a worker was killed.
     """
-    fingerprint = code_fingerprint()
+    # Once, before anything runs: this is the code that will run, whatever is edited meanwhile.
+    circumstance = describe(trials[0].device)
     known = store.load().records
     ids = [question_id(trial.question()) for trial in trials]
-    missing = [trial for trial, key in zip(trials, ids, strict=True) if todo(key, known, rerun, fingerprint)]
+    missing = [trial for trial, key in zip(trials, ids, strict=True) if todo(key, known, rerun, circumstance)]
     with Progress(len(missing)) as progress:
         jobs = min(jobs, len(missing))
-        attempts = _in_workers(missing, jobs, progress) if jobs > 1 else _here(missing, progress)
-        for trial, attempt in attempts:
-            record = attempt.record
-            store.save(record, attempt.arrays)
-            known[record.id] = record
-            progress.end(trial.title, f"{_result(record)}, {duration(attempt.seconds)}")
+        run_all = _in_workers if jobs > 1 else _here
+        for trial, attempt in run_all(missing, jobs, progress, partial(_attempt, store, circumstance)):
+            known[attempt.record.id] = attempt.record
+            progress.end(trial.title, f"{_result(attempt.record)}, {duration(attempt.seconds)}")
     wanted = [(trial, known[key]) for trial, key in zip(trials, ids, strict=True)]
     return Outcome(
         ran=len(missing),
         reused=len(trials) - len(missing),
-        stale=sum(is_stale(record, fingerprint) for _, record in wanted),
+        stale=sum(is_stale(record, circumstance) for _, record in wanted),
         failed=[f"{trial.title}: {record.error}" for trial, record in wanted if record.status == "failed"],
     )
 
@@ -87,39 +90,40 @@ def default_jobs(trials: Sequence[Trial]) -> int:
     return 1 if any(trial.device != "cpu" for trial in trials) else max(1, int(allowed_cores()) // threads)
 
 
-def attempt(trial: Trial, share: Solo) -> Attempt:
-    """Runs one trial; whatever it raises becomes a failed record."""
-    start_time = datetime.now(UTC).isoformat(timespec="seconds")
+def _attempt(store: Store, circumstance: dict[str, Any], trial: Trial, share: Solo) -> Attempt:
+    """Runs one trial and stores its record; whatever it raises becomes a failed record."""
     start = time.monotonic()
+    ours = circumstance | {
+        "threads": trial.task.recipe.threads,
+        "deterministic": trial.deterministic,
+        "start_time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     arrays: Arrays = {}
     try:
-        record, arrays = run_trial(trial, start_time, share)
+        record, arrays = run_trial(trial, ours, share)
     except Exception as error:
-        record = Record(
-            question=trial.question(),
-            status="failed",
-            error=f"{type(error).__name__}: {error}",
-            circumstance=describe(trial.device) | {"start_time": start_time},
-        )
-    return Attempt(record, arrays, time.monotonic() - start)
+        message = f"{type(error).__name__}: {error}"
+        record = Record(question=trial.question(), status="failed", error=message, circumstance=ours)
+    store.save(record, arrays)
+    return Attempt(record, time.monotonic() - start)
 
 
 def _result(record: Record) -> str:
     return f"accuracy {record.metrics['accuracy']:.4f}" if record.status == "done" else f"failed, {record.error}"
 
 
-def _here(trials: Sequence[Trial], progress: Progress) -> Iterator[tuple[Trial, Attempt]]:
+def _here(trials: Sequence[Trial], _: int, progress: Progress, work: Work) -> Iterator[tuple[Trial, Attempt]]:
     for trial in trials:
-        yield trial, attempt(trial, Solo(lambda share: progress.show([share])))
+        yield trial, work(trial, Solo(lambda share: progress.show([share])))
 
 
-def _in_workers(trials: Sequence[Trial], jobs: int, progress: Progress) -> Iterator[tuple[Trial, Attempt]]:
+def _in_workers(trials: Sequence[Trial], jobs: int, progress: Progress, work: Work) -> Iterator[tuple[Trial, Attempt]]:
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     floor = Floor(jobs, context)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(floor,))
     try:
-        running = {pool.submit(_attempt_in_worker, trial): trial for trial in trials}
+        running = {pool.submit(_in_worker, work, trial): trial for trial in trials}
         while running:
             for future in wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
@@ -141,9 +145,9 @@ def _start_worker(floor: Floor) -> None:
     _share = Share(floor, worker)
 
 
-def _attempt_in_worker(trial: Trial) -> Attempt:
+def _in_worker(work: Work, trial: Trial) -> Attempt:
     with _share as share:
-        result = attempt(trial, share)
+        result = work(trial, share)
         share.report(0)
         return result
 

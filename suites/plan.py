@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from budgetformer.encoder import EncoderSpec
+from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.method import Method
 from budgetformer.surgery import Execution
 from suites.data import load_splits
@@ -91,7 +91,7 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
     seeds = list(dict.fromkeys(options.seeds or suite.seeds))
     methods = _methods(suite, options.methods)
     for method in methods:
-        _check(method, suite.sizes)
+        _check(method, suite.sizes, options.execution)
     return [
         Trial(
             task=task,
@@ -109,23 +109,23 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
     ]
 
 
-def todo(trial_id: str, known: dict[str, Record], rerun: Rerun, fingerprint: str) -> bool:
+def todo(trial_id: str, known: dict[str, Record], rerun: Rerun, circumstance: dict[str, Any]) -> bool:
     """Whether a trial is to be run, given the records that are there.
 
-    ``never`` runs what has no record, ``failed`` also what failed, ``stale`` also what other source code made, and
-    ``always`` everything.
+    ``never`` runs what has no record, ``failed`` also what failed, ``stale`` also what other source code or versions
+    made, and ``always`` everything.
     """
     record = known.get(trial_id)
     if record is None or rerun == "always":
         return True
     if record.status == "failed":
         return rerun != "never"
-    return rerun == "stale" and is_stale(record, fingerprint)
+    return rerun == "stale" and is_stale(record, circumstance)
 
 
-def is_stale(record: Record, fingerprint: str) -> bool:
-    """Whether a record was made by other source code than this."""
-    return bool(record.circumstance.get("code_fingerprint") != fingerprint)
+def is_stale(record: Record, circumstance: dict[str, Any]) -> bool:
+    """Whether a record was made by other source code, or other versions of what it builds on, than a circumstance."""
+    return any(record.circumstance.get(key) != circumstance[key] for key in ("code_fingerprint", "versions"))
 
 
 def _methods(suite: Suite, names: Sequence[str]) -> tuple[Method, ...]:
@@ -138,7 +138,11 @@ def _methods(suite: Suite, names: Sequence[str]) -> tuple[Method, ...]:
     return tuple(chosen)
 
 
-def _check(method: Method, sizes: Sizes) -> None:
-    """Lets a method refuse the encoder before hours of other trials have run."""
+def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
+    """Lets a method refuse the encoder and the execution before hours of other trials have run."""
     spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
-    method.gates(spec, torch.Generator().manual_seed(0))
+    gates = method.gates(spec, torch.Generator().manual_seed(0))
+    try:
+        method.for_inference(Encoder(spec, gates), execution)
+    except ValueError as error:
+        raise ValueError(f"--execution {execution} is not for {label(method)}: {error}") from error

@@ -68,8 +68,9 @@ METRICS: dict[str, Metric] = {
 
 
 def question_id(question: dict[str, Any]) -> str:
-    """The id of a trial: a hash of what it asks, whichever suite asks it."""
-    canonical = json.dumps(question, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """The id of a trial: a hash of what it asks, whichever suite asks it and whatever tables call its method."""
+    method = {key: value for key, value in question["method"].items() if key != "label"}
+    canonical = json.dumps(question | {"method": method}, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 

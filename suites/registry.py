@@ -1,5 +1,6 @@
 """The methods by name: an explicit table, and what other packages add to it."""
 
+import dataclasses
 from importlib.metadata import entry_points
 
 from baselines.full_mha import FullMHA
@@ -32,6 +33,9 @@ def known_methods() -> dict[str, type[Method]]:
             raise ValueError(f"the method {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise ValueError(f"{entry.value} is no subclass of budgetformer.Method")
+        required = [field.name for field in dataclasses.fields(method) if _has_no_default(field)]
+        if required:
+            raise ValueError(f"{entry.value} needs a default for {', '.join(required)}")
         if known.setdefault(method.name, method) is not method:
             raise ValueError(f"{entry.value} has the name of another method: {method.name}")
     return known
@@ -44,6 +48,10 @@ def find_method(name: str) -> type[Method]:
         ValueError: if there is none; names the known ones and the nearest.
     """
     return look_up(name, known_methods(), "method")
+
+
+def _has_no_default(field: dataclasses.Field[object]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def label(method: Method) -> str:

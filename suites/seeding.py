@@ -1,7 +1,7 @@
 """Random streams, derived from (task, seed, stream) and never from the method.
 
-A method that draws more numbers than another moves only its own streams, ``gate-init`` and ``gate``: both see the same batches, the same
-initial shared weights and the same dropout.
+A method that draws more numbers than another moves only its own streams, ``gate-init`` and ``gate``: both see the same
+batches, the same initial shared weights and the same dropout.
 """
 
 import hashlib

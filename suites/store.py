@@ -49,10 +49,13 @@ class Store:
 
     def save(self, record: Record, arrays: Arrays | None = None) -> Path:
         """Writes a record, its arrays first, each in one step: a reader never sees half a file."""
+        beside = self.trials / f"{record.id}.npz"
         if arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, allow_pickle=False, **arrays)
-            _write(self.trials / f"{record.id}.npz", buffer.getvalue())
+            _write(beside, buffer.getvalue())
+        else:
+            beside.unlink(missing_ok=True)  # an earlier record's
         path = self.trials / f"{record.id}.json"
         _write(path, record.to_json().encode())
         return path

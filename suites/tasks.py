@@ -46,8 +46,10 @@ class Task:
             for label, text, body in self.read():
                 digest.update(f"{label}\t{text}\n".encode())
                 distinct.setdefault(body, (label, text))
-        except (metadata.PackageNotFoundError, FileNotFoundError, KeyError) as error:
+        except (metadata.PackageNotFoundError, FileNotFoundError) as error:
             raise ValueError(f"task {self.name} needs the texts of {self.package}; install them: {fix}") from error
+        except (KeyError, ValueError, AttributeError, TypeError, csv.Error):
+            digest.update(b"cannot be read")  # a file that was cut off or overwritten
         if digest.hexdigest() != self.sha256:
             raise ValueError(f"the texts of task {self.name} are not those of {self.package}; restore them: {fix}")
         return list(distinct.values())
@@ -132,5 +134,5 @@ def look_up(name: str, known: Mapping[str, T], kind: str) -> T:
     if name in known:
         return known[name]
     nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    hint = f"; did you mean {nearest[0]}?" if nearest else "."
     raise ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")

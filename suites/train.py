@@ -5,6 +5,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import cycle
 
 import torch
 import torch.nn.functional as F
@@ -111,7 +113,10 @@ def training_step(
     """
     output = model(batch.tokens_BT, batch.mask_BT)
     terms = {"task": F.cross_entropy(output.logits_BC, batch.labels_B)}
-    terms |= method.extra_losses(model, output, progress)
+    extra = method.extra_losses(model, output, progress)
+    if clash := extra.keys() & {"task", "total"}:
+        raise ValueError(f"{method.name} names a loss {clash.pop()!r}, which is the harness's own")
+    terms |= extra
     loss = torch.stack(list(terms.values())).sum()
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
@@ -128,27 +133,38 @@ def rehearse(
     recipe: Recipe,
     streams: Streams,
     device: str = "cpu",
+    meter: AbstractContextManager[object],
     seconds: float,
 ) -> int:
     """Trains a copy of a trained model on for at least some time: real steps, to be timed and metered.
+
+    Args:
+        model: as it came from ``train``; left untouched.
+        method: as for ``train``.
+        data: as for ``train``.
+        recipe: as for ``train``.
+        streams: as for ``train``.
+        device: as for ``train``.
+        meter: entered around the steps alone.
+        seconds: how long to go on.
 
     Returns:
         The number of steps.
     """
     model = copy.deepcopy(model).train()
     optimizer = make_optimizer(method, model, recipe)
-    generator = streams.generator("data")
-    start = time.perf_counter()
+    generator = streams.generator("gate")
+    order = cycle(training_order(data.train, recipe.batch_size, streams.generator("data")))
     num_steps = 0
-    while True:
-        for rows in training_order(data.train, recipe.batch_size, generator):
-            batch = collate(data.train, rows, device)
+    with meter:
+        start = time.perf_counter()
+        while not num_steps or time.perf_counter() - start < seconds:
+            batch = collate(data.train, next(order), device)
             method.on_step(model, 1.0, generator, [batch])
             training_step(model, method, optimizer, batch, progress=1.0, clip_norm=recipe.clip_norm)
             synchronise(device)
             num_steps += 1
-            if time.perf_counter() - start >= seconds:
-                return num_steps
+    return num_steps
 
 
 def steps_per_epoch(split: EncodedSplit, recipe: Recipe) -> int:

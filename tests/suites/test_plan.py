@@ -15,6 +15,7 @@ from suites.record import Record, question_id
 from suites.registry import METHODS, find_method, known_methods, label
 
 SUITE = find_suite("smoke")
+NOW = {"code_fingerprint": "now", "versions": {"torch": "2"}}
 
 
 def test_a_plan_is_every_task_seed_and_method() -> None:
@@ -38,6 +39,7 @@ def test_repeated_seeds_and_methods_are_one() -> None:
         (Options(methods=["random"]), "unknown method 'random'; did you mean random-k"),
         (Options(tasks=["snli"]), "has no task 'snli'. It has: bbc-topics, tweet-sentiment"),
         (Options(seeds=(-1,)), "must not be negative, not -1"),
+        (Options(execution="sliced"), "--execution sliced is not for random-k: layer 0 chooses heads per input"),
         (Options(execution="fast"), "unknown execution 'fast'. Known: auto"),  # type: ignore[arg-type]
     ],
 )
@@ -95,11 +97,11 @@ def test_what_is_run_again(status: str | None, fingerprint: str, runs_under: set
     known = {}
     if status:
         question = {"task": {"name": "t"}, "method": {"label": "m"}, "seed": 0}
-        circumstance = {"code_fingerprint": fingerprint}
+        circumstance = NOW | {"code_fingerprint": fingerprint}
         known["id"] = Record(question=question, status=status, circumstance=circumstance)  # type: ignore[arg-type]
-        assert is_stale(known["id"], "now") is (fingerprint == "then")
+        assert is_stale(known["id"], NOW) is (fingerprint == "then")
     for rerun in ("never", "failed", "stale", "always"):
-        assert todo("id", known, rerun, "now") is (rerun in runs_under)
+        assert todo("id", known, rerun, NOW) is (rerun in runs_under)
 
 
 def test_labels_name_what_is_not_a_default() -> None:
@@ -158,3 +160,30 @@ def test_a_method_refuses_the_encoder_before_anything_runs(monkeypatch: pytest.M
     with pytest.raises(ValueError, match="min_heads 9 is more than the 8 heads"):
         make_plan(SUITE, Options(methods=["crowded"]))
     assert Sizes().num_heads == 8
+
+
+def test_other_versions_make_a_record_stale() -> None:
+    question = {"task": {"name": "t"}, "method": {"label": "m"}, "seed": 0}
+    record = Record(question=question, status="done", circumstance=NOW | {"versions": {"torch": "1"}})
+    assert is_stale(record, NOW)
+
+
+def test_the_label_is_not_part_of_the_question() -> None:
+    question = {"task": {"name": "t"}, "method": {"name": "m", "params": {"s": 1}, "label": "m"}, "seed": 0}
+    renamed = question | {"method": {"name": "m", "params": {"s": 1}, "label": "m(s=1)"}}
+    changed = question | {"method": {"name": "m", "params": {"s": 2}, "label": "m"}}
+    assert question_id(question) == question_id(renamed) != question_id(changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demanding(Method):
+    """Cannot be made without being told something."""
+
+    name: ClassVar[str] = "demanding"
+    k: int
+
+
+def test_a_method_without_defaults_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(monkeypatch, "tests.suites.test_plan:Demanding")
+    with pytest.raises(ValueError, match="Demanding needs a default for k"):
+        known_methods()
