@@ -74,8 +74,9 @@ def _figures(options: argparse.Namespace, out: Path) -> int:
 
     frame = load(options.results)
     _print_bad(frame.bad)
-    # Accuracies and FLOPs may be of several machines, and a figure shows nothing else.
-    paths = write_figures(main_tables(frame, allow_mixed=True), out)
+    # Accuracies and FLOPs, all that a figure shows, may be of several machines; of two protocols they may not.
+    one_protocol = frame.rows["protocol"].nunique() == 1
+    paths = write_figures(main_tables(frame, allow_mixed=options.allow_mixed or one_protocol), out)
     _print_paths(paths)
     if not paths:
         print("reports: no trial has an accuracy and a count of FLOPs; nothing to draw", file=sys.stderr)

@@ -212,6 +212,7 @@ def test_every_row_has_as_many_cells_whatever_the_methods_are_called(names: list
     assert is_balanced(text)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs LaTeX")
 def test_latex_compiles(tmp_path: Path) -> None:
     source = tmp_path / "tables.tex"
