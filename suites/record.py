@@ -58,7 +58,7 @@ METRICS: dict[str, Metric] = {
     "latency_b32_p50_s": Metric("s", "lower", "Median time of a batch of 32 test inputs."),
     "latency_b32_p95_s": Metric("s", "lower", "95th percentile of the time of a batch of 32 test inputs."),
     "latency_b32_ratio": Metric("ratio", "lower", "Median of interleaved rounds: batch of 32 over full attention."),
-    "latency_b32_aa_ratio": Metric("ratio", "none", "The same for full attention over itself: the noise."),
+    "latency_b32_aa_ratio": Metric("ratio", "none", "The same where the method is full attention too: the noise."),
     "train_energy_kwh": Metric("kWh", "lower", "Energy of all training steps, multiplied out from that window."),
     "inference_energy_kwh": Metric("kWh", "lower", "Energy per 1,000 test inputs."),
     "train_co2_g": Metric("gCO2e", "lower", "Energy of training times the stated intensity."),

@@ -85,8 +85,8 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
     for record in records.values():
         assert record.metrics.keys() == METRICS.keys()
         for key, value in record.metrics.items():
-            # there is no budget, no trace of a data-dependent route, and no energy of a training run of under a second
-            assert value is not None or key.startswith(("s_mean", "macs_traced", "paper", "train_energy", "train_co2"))
+            # there may be no budget, no trace of a data-dependent route, and no full attention to compare with itself
+            assert value is not None or key.startswith(("s_mean", "macs_traced", "paper", "latency_b32_aa"))
 
 
 @pytest.fixture
@@ -95,7 +95,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suites.trial.WINDOW_S", 0.0)
     monkeypatch.setattr("suites.latency.B1_ROUNDS", 2)
     monkeypatch.setattr("suites.latency.B32_ROUNDS", 2)
-    monkeypatch.setattr("suites.latency.WARMUP_ROUNDS", 1)
 
 
 def compare(again: Store, store: Store, records: dict[str, Record]) -> None:
