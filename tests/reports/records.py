@@ -54,7 +54,11 @@ def record(
             "task": {"name": task, "max_length": 64, "fingerprint": "f"},
             "encoder": {"num_layers": 2, "num_heads": 8},
             "recipe": {"lr": lr, "threads": 2},
-            "method": {"name": method.partition("(")[0], "label": method, "params": {}},
+            "method": {
+                "name": method.partition("(")[0],
+                "label": method,
+                "params": {"changed": method.partition("(")[2]},
+            },
             "seed": seed,
             "device": "cpu",
             "execution": "auto",

@@ -48,4 +48,4 @@ def test_each_round_times_the_same_batch_for_all_and_every_batch_is_warmed_up() 
     for who in {who for who, _ in rounds}:
         assert batches <= {length for one, length in warm if one == who}
     assert len(samples["latency_b1_s"]) == latency.B1_ROUNDS
-    assert metrics["latency_b1_p50_s"] <= metrics["latency_b1_p95_s"]
+    assert samples["latency_b32_full_s"]
