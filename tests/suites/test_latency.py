@@ -34,7 +34,7 @@ def test_each_round_times_the_same_batch_for_all_and_every_batch_is_warmed_up() 
     log: list[tuple[int, int]] = []
     split = make_split()
     model, full = Recorder(log), Recorder(log)
-    metrics, samples = measure_latency(model, full, split, "cpu")  # type: ignore[arg-type]
+    _, samples = measure_latency(model, full, split, "cpu")  # type: ignore[arg-type]
     rounds = log[-2 * latency.B32_ROUNDS :]
     for start in range(0, len(rounds), 2):
         turn = rounds[start : start + 2]
