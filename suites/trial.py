@@ -27,7 +27,7 @@ from suites.tokenizing import EncodedSplit, EncodedTask, encode_task
 from suites.train import rehearse, steps_per_epoch, train
 from suites.usage import head_use, quality
 
-WINDOW_S = 1.5
+WINDOW_S = 1.2
 """Inference, and training steps, are repeated until their energy window is at least this long."""
 
 Arrays = dict[str, NDArray[Any]]
