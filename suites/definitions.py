@@ -73,9 +73,9 @@ def smoke() -> Suite:
         name="smoke",
         summary="every part once, in a minute: 2 tasks cut short, 5 methods, 1 seed; its accuracies mean nothing",
         tasks=(
-            TaskUse(name="bbc-topics", max_length=64, train_limit=320, test_limit=100, recipe=recipe, vocab_size=2000),
+            TaskUse(name="bbc-topics", max_length=32, train_limit=160, test_limit=100, recipe=recipe, vocab_size=2000),
             TaskUse(
-                name="tweet-sentiment", max_length=32, train_limit=640, test_limit=300, recipe=recipe, vocab_size=2000
+                name="tweet-sentiment", max_length=32, train_limit=320, test_limit=200, recipe=recipe, vocab_size=2000
             ),
         ),
         methods=all_methods(),
