@@ -70,7 +70,9 @@ def test_before_its_time_it_is_full_attention() -> None:
 
 def test_keeping_all_heads_looks_at_no_data() -> None:
     method = StaticPruning(s=1.0)
-    method.on_step(make_model(method), 0.9, torch.Generator(), [])  # scores of nothing would be an error
+    model = make_model(method)
+    method.on_step(model, 0.9, torch.Generator(), [])  # scores of nothing would be an error
+    assert kept_heads(model) == [[0, 1, 2, 3]] * 2
 
 
 def test_pruning_continues_where_a_stored_model_was() -> None:

@@ -93,4 +93,4 @@ def test_nothing_imports_torch_and_help_imports_almost_nothing() -> None:
         "import reports.load, reports.tables, reports.render, reports.figures, reports.write\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", check], check=True)
+    assert subprocess.run([sys.executable, "-W", "error", "-c", check], check=False).returncode == 0

@@ -45,8 +45,11 @@ def test_a_synchronised_call_ends_with_the_work() -> None:
     assert time.perf_counter() - start >= 0.02
 
 
-def test_a_cpu_needs_no_synchronising() -> None:
+def test_a_cpu_needs_no_synchronising(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    monkeypatch.setattr("torch.accelerator.synchronize", waits.append)
     synchronise("cpu")
+    assert waits == []
 
 
 def test_every_round_runs_every_call_and_every_call_follows_every_other() -> None:
