@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from budgetformer.method import Method
+from suites.lookup import look_up
 from suites.recipe import Recipe
 from suites.registry import METHODS
-from suites.tasks import look_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from baselines.random_k import RandomK
 from baselines.static_pruning import StaticPruning
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.method import Method
-from suites.tasks import look_up
+from suites.lookup import look_up
 
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (FullMHA, NoAttention, RandomK, StaticPruning, BudgetFormer)

@@ -1,16 +1,14 @@
 """The tasks: where their texts come from, what their labels are, and under which terms they may be used."""
 
 import csv
-import difflib
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from suites.lookup import look_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +121,3 @@ def find_task(name: str) -> Task:
         ValueError: if there is none; names the known ones and the nearest.
     """
     return look_up(name, TASKS, "task")
-
-
-def look_up(name: str, known: Mapping[str, T], kind: str) -> T:
-    """An entry of a registry.
-
-    Raises:
-        ValueError: if there is none of that name; names the known ones and the nearest.
-    """
-    if name in known:
-        return known[name]
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else "."
-    raise ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")
