@@ -7,11 +7,12 @@ from typing import ClassVar, cast
 import torch
 from torch import nn
 
+from budgetformer.checks import check_interval
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import RandomHeads
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
-from budgetformer.selection import new_salt, whole_heads
+from budgetformer.selection import new_salt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class RandomK(Method):
     s: float = 0.25
 
     def __post_init__(self) -> None:
-        whole_heads(self.s, 1)
+        check_interval(self, "[0, 1]", "s")
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
         return nn.ModuleList(RandomHeads(spec.num_heads, self.s, generator) for _ in range(spec.num_layers))

@@ -3,18 +3,18 @@
 What the paper's summaries leave open is a field here, with a default (docs/methods.md says what is known).
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, cast, get_args
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from budgetformer.controller import BudgetController, BudgetNetwork, GateFormula, NoiseLaw, Reweighting
+from budgetformer.checks import check_choice, check_interval
+from budgetformer.controller import BudgetController, BudgetNetwork, GateFormula, NoiseLaw, Reweighting, Summary
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
 from budgetformer.importance import LabelledBatch
-from budgetformer.losses import budget_hinge, mean_entropy
+from budgetformer.losses import budget_hinge, budget_target, mean_entropy
 from budgetformer.method import Method
 from budgetformer.schedules import Shape, interpolate
 from budgetformer.selection import Rounding, new_salt
@@ -24,8 +24,9 @@ from budgetformer.selection import Rounding, new_salt
 class BudgetFormer(Method):
     """Adaptive head budgeting: soft gates from s and p in training, the top k heads by p at inference.
 
-    ``L = L_task + budget_weight * hinge(s; s_min, s_max) + w(t) * entropy(p)`` with w moving from
-    ``entropy_weight_start`` (negative: high entropy is rewarded) to ``entropy_weight_end``.
+    ``L = L_task + budget_weight * hinge(s; s_min, s_max) + target_weight * (mean(s) - target_s)^2 + w(t) * entropy(p)``
+    with w moving from ``entropy_weight_start`` (negative: high entropy is rewarded) to ``entropy_weight_end``. The term
+    with ``target_s`` is ours, and absent by default.
 
     Attributes:
         gate: formula of the gates in training.
@@ -37,9 +38,12 @@ class BudgetFormer(Method):
         learned_relevance: False draws the relevance at random instead of using the relevance network.
         s_min, s_max: the range in which the budget costs nothing, in [0, 1].
         budget_weight: weight of the hinge.
-        entropy_weight_start, entropy_weight_end: weight of the entropy, moving linearly.
+        target_s: the mean budget to aim at, in [0, 1]; None leaves it to the hinge and the task.
+        target_weight: weight of the aim.
+        entropy_weight_start, entropy_weight_end, entropy_weight_shape: weight of the entropy.
         tau_start, tau_end, tau_shape: the temperature, > 0.
         noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.
+        summary: what the networks see of an input: mean or maximum over its real tokens, or its first token.
         hidden: hidden width of the budget network; None is D // 2.
         shared_networks: one pair of networks for all layers.
 
@@ -59,8 +63,11 @@ class BudgetFormer(Method):
     s_min: float = 0.1
     s_max: float = 0.9
     budget_weight: float = 1.0
+    target_s: float | None = None
+    target_weight: float = 10.0
     entropy_weight_start: float = -0.01
     entropy_weight_end: float = 0.01
+    entropy_weight_shape: Shape = "linear"
     tau_start: float = 2.0
     tau_end: float = 0.1
     tau_shape: Shape = "exponential"
@@ -68,37 +75,36 @@ class BudgetFormer(Method):
     noise_end: float = 0.0
     noise_shape: Shape = "linear"
     noise_law: NoiseLaw = "gaussian"
+    summary: Summary = "mean"
     hidden: int | None = None
     shared_networks: bool = False
 
     def __post_init__(self) -> None:
-        choices = {
-            "gate": GateFormula,
-            "reweighting": Reweighting,
-            "rounding": Rounding,
-            "noise_law": NoiseLaw,
-            "tau_shape": Shape,
-            "noise_shape": Shape,
-        }
-        for field, literal in choices.items():
-            if getattr(self, field) not in get_args(literal):
-                raise ValueError(f"{field} must be one of {', '.join(get_args(literal))}, not {getattr(self, field)!r}")
-        if self.fixed_s is not None and not 0 <= self.fixed_s <= 1:
-            raise ValueError(f"fixed_s must be in [0, 1], not {self.fixed_s}")
-        if not 0 < self.start_budget < 1:
-            raise ValueError(f"start_budget must be in (0, 1), not {self.start_budget}")
-        if not 0 <= self.s_min <= self.s_max <= 1:
-            raise ValueError(f"need 0 <= s_min <= s_max <= 1, not {self.s_min} and {self.s_max}")
-        if not (0 < self.tau_start < math.inf and 0 < self.tau_end < math.inf):
-            raise ValueError(f"tau must be positive, not {self.tau_start} -> {self.tau_end}")
-        if not (0 <= self.noise_start < math.inf and 0 <= self.noise_end < math.inf):
-            raise ValueError(f"noise must not be negative, not {self.noise_start} -> {self.noise_end}")
+        for field, choices in (
+            ("gate", GateFormula),
+            ("reweighting", Reweighting),
+            ("rounding", Rounding),
+            ("noise_law", NoiseLaw),
+            ("tau_shape", Shape),
+            ("noise_shape", Shape),
+            ("entropy_weight_shape", Shape),
+            ("summary", Summary),
+        ):
+            check_choice(self, field, choices)
+        check_interval(self, "[0, 1]", "fixed_s", "target_s", "s_min", "s_max")
+        check_interval(self, "(0, 1)", "start_budget")
+        check_interval(self, "(0, inf)", "tau_start", "tau_end")
+        check_interval(self, "[0, inf)", "noise_start", "noise_end", "budget_weight", "target_weight", "min_heads")
+        check_interval(self, "(-inf, inf)", "entropy_weight_start", "entropy_weight_end")
+        check_interval(self, "[1, inf)", "hidden")
+        if self.s_min > self.s_max:
+            raise ValueError(f"s_min must not be above s_max, not {self.s_min} and {self.s_max}")
+        if self.fixed_s is not None and self.target_s is not None:
+            raise ValueError(f"fixed_s {self.fixed_s} leaves nothing to aim at target_s {self.target_s}")
+        if self.entropy_weight_shape == "exponential":
+            raise ValueError("entropy_weight_shape cannot be exponential: the weight changes its sign")
         if self.noise_shape == "exponential" and 0 in (self.noise_start, self.noise_end):
             raise ValueError(f"exponential noise must be positive, not {self.noise_start} -> {self.noise_end}")
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"hidden must be positive, not {self.hidden}")
-        if self.min_heads < 0:
-            raise ValueError(f"min_heads must not be negative, not {self.min_heads}")
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
         if self.min_heads > spec.num_heads:
@@ -124,6 +130,7 @@ class BudgetFormer(Method):
                     rounding=self.rounding,
                     min_heads=self.min_heads,
                     noise_law=self.noise_law,
+                    summary=self.summary,
                     generator=generator,
                 )
             )
@@ -145,7 +152,28 @@ class BudgetFormer(Method):
         losses = {}
         if self.fixed_s is None:
             losses["budget"] = self.budget_weight * budget_hinge(output.s_BL, self.s_min, self.s_max)
+        if self.target_s is not None:
+            losses["target"] = self.target_weight * budget_target(output.s_BL, self.target_s)
         if self.learned_relevance:
-            weight = interpolate(self.entropy_weight_start, self.entropy_weight_end, progress)
+            weight = interpolate(
+                self.entropy_weight_start, self.entropy_weight_end, progress, self.entropy_weight_shape
+            )
             losses["entropy"] = weight * mean_entropy(output.relevance_BLH)
         return losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetFormerST(BudgetFormer):
+    """BudgetFormer that selects in training as it does at inference, with a budget that can be aimed.
+
+    The gates of both phases are those of the hard top k, and the gradient is that of the soft gates (straight-through,
+    Bengio, Leonard and Courville 2013). ``target_s`` aims the mean budget, so that a curve of accuracy over cost can be
+    traced. Everything else is as in :class:`BudgetFormer`; what differs is our choice, not the paper's.
+    """
+
+    name: ClassVar[str] = "budgetformer-st"
+
+    gate: GateFormula = "straight-through"
+    reweighting: Reweighting = "unit"
+    rounding: Rounding = "nearest"
+    target_s: float | None = 0.25

@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, D width, H heads.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,6 +25,26 @@ from budgetformer.selection import (
 GateFormula = Literal["s*p", "s*H*p", "min(1,s*H*p)", "straight-through"]
 Reweighting = Literal["weighted", "renormalised", "unit"]
 NoiseLaw = Literal["gaussian", "gumbel", "none"]
+Summary = Literal["mean", "max", "first"]
+
+
+def max_over_tokens(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    """Largest value of each feature over the real tokens, ``(B, D)``; 0 for an input of padding alone."""
+    largest_BD = x_BTD.masked_fill(~mask_BT[:, :, None], float("-inf")).amax(dim=1)
+    return largest_BD.masked_fill(~mask_BT.any(dim=1, keepdim=True), 0.0)
+
+
+def first_token(x_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    """The first token, ``(B, D)``; 0 for an input of padding alone."""
+    return x_BTD[:, 0] * mask_BT[:, :1]
+
+
+SUMMARIES: dict[Summary, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_over_tokens,
+    "max": max_over_tokens,
+    "first": first_token,
+}
+"""What the networks see of an input, ``(x_BTD, mask_BT) -> (B, D)``: of its real tokens, never of padding."""
 
 
 class BudgetNetwork(nn.Module):
@@ -48,9 +69,9 @@ class BudgetNetwork(nn.Module):
 class BudgetController(nn.Module):
     """Budget and relevance of one layer, and the gates made from them.
 
-    ``s = f_theta(mean_t x)``, ``p = softmax((g_phi(mean_t x) + noise) / tau)``. In training the gates are a soft
-    function of s and p, and every head is computed; otherwise the top ``k = round(s H)`` heads by p are active. With
-    ``straight-through`` both phases use the same hard choice and the gradient is that of ``s H p``.
+    With u a summary of the real tokens, ``s = f_theta(u)`` and ``p = softmax((g_phi(u) + noise) / tau)``. In training
+    the gates are a soft function of s and p, and every head is computed; otherwise the top ``k = round(s H)`` heads by
+    p are active. With ``straight-through`` both phases use the same hard choice and the gradient is that of ``s H p``.
 
     Args:
         num_heads: H.
@@ -63,6 +84,7 @@ class BudgetController(nn.Module):
         rounding: how s H becomes k.
         min_heads: the least k.
         noise_law: law of the noise on the relevance scores in training.
+        summary: what u is, a key of ``SUMMARIES``.
         generator: source of this layer's salt.
     """
 
@@ -83,6 +105,7 @@ class BudgetController(nn.Module):
         rounding: Rounding,
         min_heads: int,
         noise_law: NoiseLaw,
+        summary: Summary,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -95,13 +118,14 @@ class BudgetController(nn.Module):
         self.rounding: Rounding = rounding
         self.min_heads = min_heads
         self.noise_law = noise_law
+        self.summarise = SUMMARIES[summary]
         self.register_buffer("tau", torch.ones(()))
         self.register_buffer("noise_scale", torch.zeros(()))
         self.register_buffer("salt", new_salt(generator))
         self.register_buffer("step_salt", torch.zeros((), dtype=torch.long))
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
-        summary_BD = mean_over_tokens(x_BTD, mask_BT)
+        summary_BD = self.summarise(x_BTD, mask_BT)
         s_B = summary_BD.new_full((len(key_B),), self.fixed_s) if self.budget is None else self.budget(summary_BD)
         scores_BH = self._scores(summary_BD, key_B)
         p_BH = torch.softmax(scores_BH / self.tau.to(summary_BD.dtype), dim=-1)

@@ -93,9 +93,11 @@ class EncoderLayer(nn.Module):
         self.execution = "masked"
         self.gates_folded = False
 
-    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> tuple[Tensor, Gates]:
+    def forward(
+        self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor, given: Gates | None = None
+    ) -> tuple[Tensor, Gates]:
         normed_BTD = self.attention_norm(x_BTD)
-        gates = cast("Gates", self.gate(normed_BTD, mask_BT, key_B))
+        gates = cast("Gates", self.gate(normed_BTD, mask_BT, key_B)) if given is None else given
         gates_BH = None if self.gates_folded else gates.gates_BH
         x_BTD = x_BTD + self.dropout(self.attention(normed_BTD, gates_BH, mask_BT, self.execution))
         hidden_BTF = F.gelu(self.ffn_in(self.ffn_norm(x_BTD)))
@@ -135,19 +137,23 @@ class Encoder(nn.Module):
     def gates(self) -> list[nn.Module]:
         return [layer.gate for layer in self.layers]
 
-    def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> EncoderOutput:
+    def forward(self, tokens_BT: Tensor, mask_BT: Tensor, gates_BLH: Tensor | None = None) -> EncoderOutput:
         """Classifies a batch.
 
         Args:
             tokens_BT: int64 token ids.
             mask_BT: True at real tokens.
+            gates_BLH: gates >= 0 to use in place of those that the gate modules would choose.
 
         Raises:
-            ValueError: if the inputs are longer than ``spec.max_length``.
+            ValueError: if the inputs are longer than ``spec.max_length``, or gates are given to a model whose heads
+                were removed for good.
         """
         batch, length = tokens_BT.shape
         if length > self.spec.max_length:
             raise ValueError(f"inputs of {length} tokens; this encoder takes {self.spec.max_length}")
+        if gates_BLH is not None and any(layer.gates_folded for layer in self.layers):
+            raise ValueError("this model's heads were removed for good: it cannot be run with other gates")
         key_B = input_keys(tokens_BT, mask_BT)
         positions_T = torch.arange(length, device=tokens_BT.device)
         embedded_BTD = self.token_embedding(tokens_BT)
@@ -156,8 +162,9 @@ class Encoder(nn.Module):
             embedded_BTD = embedded_BTD * kept_BT[:, :, None]
         x_BTD = self.dropout(embedded_BTD + self.position_embedding(positions_T))
         chosen = []
-        for block in self.blocks:
-            x_BTD, gates = block(x_BTD, mask_BT, key_B)
+        for index, block in enumerate(self.blocks):
+            given = None if gates_BLH is None else Gates(gates_BLH[:, index])
+            x_BTD, gates = block(x_BTD, mask_BT, key_B, given)
             chosen.append(gates)
         pooled_BD = mean_over_tokens(self.final_norm(x_BTD), mask_BT)
         ones_BH = x_BTD.new_ones(batch, self.spec.num_heads)

@@ -37,8 +37,36 @@ class AllHeads(nn.Module):
         return Gates()
 
 
-class ConstantGates(nn.Module):
-    """The same gates for every input.
+class SharedGates(nn.Module):
+    """Gates that are the same for every input: the base of those that are learned, or random in training.
+
+    At inference they are settled, so that heads with a gate of 0 can be removed (:func:`budgetformer.surgery.compact`).
+
+    Args:
+        s: the fraction of heads that is asked for, in [0, 1], if the method asks for one.
+    """
+
+    def __init__(self, s: float | None = None) -> None:
+        super().__init__()
+        self.s = s
+
+    def settled(self) -> Tensor:
+        """The gates at inference, ``(H,)``, >= 0."""
+        raise NotImplementedError
+
+    def in_training(self) -> Tensor:
+        """The gates of the present training step, ``(H,)``, >= 0."""
+        return self.settled()
+
+    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
+        batch = x_BTD.shape[0]
+        gates_H = self.in_training() if self.training else self.settled()
+        s_B = None if self.s is None else x_BTD.new_full((batch,), self.s)
+        return Gates(gates_H.to(x_BTD.dtype).expand(batch, -1), s_B)
+
+
+class ConstantGates(SharedGates):
+    """Given gates.
 
     Args:
         gates_H: the gates, >= 0.
@@ -48,14 +76,11 @@ class ConstantGates(nn.Module):
     gates_H: Tensor
 
     def __init__(self, gates_H: Sequence[float] | Tensor, s: float | None = None) -> None:
-        super().__init__()
-        self.s = s
-        self.register_buffer("gates_H", torch.as_tensor(gates_H, dtype=torch.float32).clone())
+        super().__init__(s)
+        self.register_buffer("gates_H", torch.as_tensor(gates_H, dtype=torch.float32).detach().clone())
 
-    def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
-        batch = x_BTD.shape[0]
-        s_B = None if self.s is None else x_BTD.new_full((batch,), self.s)
-        return Gates(self.gates_H.to(x_BTD.dtype).expand(batch, -1), s_B)
+    def settled(self) -> Tensor:
+        return self.gates_H
 
 
 class RandomHeads(nn.Module):

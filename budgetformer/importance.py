@@ -1,6 +1,6 @@
 """Scores of how much each head matters to a trained model.
 
-Shapes: B batch, T tokens, L layers, H heads.
+Shapes: B batch, T tokens, L layers, H heads, X weights of a head.
 """
 
 from __future__ import annotations
@@ -72,3 +72,15 @@ def gradient_importance(model: Encoder, batches: Iterable[LabelledBatch]) -> Ten
     if num_inputs == 0:
         raise ValueError("importance needs at least one batch")
     return total_LH / num_inputs
+
+
+def magnitude_importance(model: Encoder) -> Tensor:
+    """``I_h = ||(W_Q, W_K, W_V, W_out)_h||_2``, ``(L, H)``: the size of each head's weights, biases left out."""
+    scores = []
+    for layer in model.layers:
+        attention = layer.attention
+        num_heads, width = model.spec.num_heads, model.spec.width
+        qkv_HX = attention.qkv.weight.detach().view(num_heads, -1)
+        out_HX = attention.out.weight.detach().view(width, num_heads, -1).transpose(0, 1).flatten(1)
+        scores.append(torch.cat([qkv_HX, out_HX], dim=1).norm(dim=1))
+    return torch.stack(scores).double().cpu()

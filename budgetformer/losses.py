@@ -20,6 +20,16 @@ def budget_hinge(s: Tensor, s_min: float, s_max: float) -> Tensor:
     return ((s_min - s).clamp(min=0) ** 2 + (s - s_max).clamp(min=0) ** 2).mean()
 
 
+def budget_target(s: Tensor, target_s: float) -> Tensor:
+    """``(mean(s) - target_s)^2``: aims the mean budget at a target, and leaves each input and layer free.
+
+    Args:
+        s: predicted fractions of heads, any shape.
+        target_s: the fraction aimed at.
+    """
+    return (s.mean() - target_s) ** 2
+
+
 def mean_entropy(relevance: Tensor) -> Tensor:
     """Mean entropy, in nats, of distributions over the last dimension; in [0, ln H]."""
     # A probability can underflow to 0, where x log x has no gradient of its own.

@@ -74,3 +74,20 @@ class Method:
             ValueError: if the model cannot be run in the way asked for.
         """
         return compact(model, execution)
+
+
+def split_parameters(model: Encoder) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that all methods share, and those of the gates."""
+    gates = {id(parameter): parameter for gate in model.gates for parameter in gate.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in gates], list(gates.values())
+
+
+def gates_apart(model: Encoder, lr_scale: float) -> list[dict[str, Any]]:
+    """Parameter groups that train the gates at another rate, and without weight decay.
+
+    Args:
+        model: the model.
+        lr_scale: factor on the learning rate of the gates' parameters.
+    """
+    shared, gates = split_parameters(model)
+    return [{"params": shared}, {"params": gates, "lr_scale": lr_scale, "weight_decay": 0.0}]

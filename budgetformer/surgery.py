@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from budgetformer.encoder import Encoder
-from budgetformer.gates import AllHeads, ConstantGates
+from budgetformer.gates import AllHeads, ConstantGates, SharedGates
 
 Execution = Literal["auto", "masked", "gathered", "sliced"]
 
@@ -17,8 +17,8 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
 
     Args:
         model: the trained model; left untouched.
-        execution: ``auto`` slices layers whose gates are constant and gathers the others; ``masked`` and ``gathered``
-            run every layer in that way; ``sliced`` insists on constant gates.
+        execution: ``auto`` slices layers whose gates are the same for every input and gathers the others; ``masked``
+            and ``gathered`` run every layer in that way; ``sliced`` insists on gates that are the same for every input.
 
     Returns:
         The copy, in evaluation mode, without gradients. It still reports gates in the original head numbers.
@@ -28,7 +28,9 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
     """
     compacted = copy.deepcopy(model).eval().requires_grad_(False)
     for index, layer in enumerate(compacted.layers):
-        constant = isinstance(layer.gate, AllHeads | ConstantGates)
+        constant = isinstance(layer.gate, AllHeads | SharedGates)
+        if isinstance(layer.gate, SharedGates) and not isinstance(layer.gate, ConstantGates):
+            layer.gate = ConstantGates(layer.gate.settled(), layer.gate.s).eval()
         if execution == "sliced" and not constant:
             raise ValueError(f"layer {index} chooses heads per input, so it cannot be sliced; use gathered")
         if execution in ("masked", "gathered"):

@@ -3,16 +3,36 @@
 import dataclasses
 from importlib.metadata import entry_points
 
+from baselines.budgeted_gates import BudgetedGates
 from baselines.full_mha import FullMHA
+from baselines.l0_gates import L0Gates
+from baselines.layer_drop import LayerDrop
+from baselines.mixture_of_heads import MixtureOfHeads
 from baselines.no_attention import NoAttention
 from baselines.random_k import RandomK
+from baselines.random_subset import RandomSubset
 from baselines.static_pruning import StaticPruning
-from budgetformer.adaptive import BudgetFormer
+from baselines.subset_pruning import SubsetPruning
+from budgetformer.adaptive import BudgetFormer, BudgetFormerST
 from budgetformer.method import Method
 from suites.lookup import look_up
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FullMHA, NoAttention, RandomK, StaticPruning, BudgetFormer)
+    method.name: method
+    for method in (
+        FullMHA,
+        NoAttention,
+        LayerDrop,
+        RandomK,
+        RandomSubset,
+        StaticPruning,
+        L0Gates,
+        SubsetPruning,
+        BudgetedGates,
+        MixtureOfHeads,
+        BudgetFormer,
+        BudgetFormerST,
+    )
 }
 """The methods of this project. A new one is a line here."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from budgetformer.encoder import Encoder
 from budgetformer.importance import LabelledBatch
-from budgetformer.method import Method
+from budgetformer.method import Method, split_parameters
 from suites.batching import batches, collate, training_order
 from suites.evaluate import evaluate
 from suites.recipe import Recipe
@@ -120,7 +120,9 @@ def training_step(
     loss = torch.stack(list(terms.values())).sum()
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
-    torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    # Apart, so that a method's own gradients never shrink those that all methods share.
+    for parameters in split_parameters(model):
+        torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
     optimizer.step()
     return {name: value.detach() for name, value in terms.items()} | {"total": loss.detach()}
 

@@ -7,11 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from baselines.budgeted_gates import BudgetedGates
 from baselines.full_mha import FullMHA
+from baselines.l0_gates import L0Gates
+from baselines.layer_drop import LayerDrop
+from baselines.mixture_of_heads import MixtureOfHeads
 from baselines.no_attention import NoAttention
 from baselines.random_k import RandomK
+from baselines.random_subset import RandomSubset
 from baselines.static_pruning import StaticPruning
-from budgetformer.adaptive import BudgetFormer
+from baselines.subset_pruning import SubsetPruning
+from budgetformer.adaptive import BudgetFormer, BudgetFormerST
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
@@ -28,6 +34,17 @@ VARIANTS: list[Method] = [
     *(method() for method in METHODS.values()),
     *(RandomK(s=s) for s in (0.0, 0.5, 1.0)),
     *(StaticPruning(s=s) for s in (0.0, 0.5, 1.0)),
+    StaticPruning(score="magnitude", scope="global"),
+    StaticPruning(score="random", scope="global", min_heads=1),
+    *(SubsetPruning(s=s, scope="layer") for s in (0.5, 1.0)),
+    *(BudgetedGates(s=s) for s in (0.0, 1.0)),
+    BudgetedGates(training_budgets="requested", dense=0.0),
+    *(MixtureOfHeads(s=s) for s in (0.0, 0.5, 1.0)),
+    *(MixtureOfHeads(weights=weights, s=0.5) for weights in ("renormalised", "unit")),
+    *(MixtureOfHeads(shared=shared, s=0.5) for shared in (0.0, 1.0)),
+    *(LayerDrop(s=s) for s in (0.0, 1.0)),
+    LayerDrop(drop=0.0),
+    L0Gates(s=0.5),
     *(replace(BF, gate=gate) for gate in ("s*p", "min(1,s*H*p)", "straight-through")),
     *(replace(BF, reweighting=weight) for weight in ("weighted", "unit")),
     *(replace(BF, rounding=rounding, start_budget=0.3) for rounding in ("ceil", "nearest")),
@@ -35,11 +52,14 @@ VARIANTS: list[Method] = [
     replace(BF, start_budget=0.05, min_heads=1),
     replace(BF, fixed_s=0.5),
     replace(BF, learned_relevance=False, start_budget=0.5),
+    *(replace(BF, summary=summary) for summary in ("max", "first")),
+    replace(BF, target_s=0.5),
+    replace(BudgetFormerST(), reweighting="renormalised", target_s=None),
     replace(BF, noise_law="gumbel"),
     replace(BF, noise_law="none"),
     replace(BF, shared_networks=True, start_budget=0.4),
 ]
-PER_INPUT = [method for method in VARIANTS if isinstance(method, RandomK | BudgetFormer)]
+PER_INPUT = [method for method in VARIANTS if isinstance(method, RandomK | BudgetFormer | MixtureOfHeads)]
 every_method = pytest.mark.parametrize("method", VARIANTS, ids=label)
 
 
@@ -95,12 +115,14 @@ def test_gradients_reach_every_parameter(method: Method) -> None:
     loss = torch.nn.functional.cross_entropy(output.logits_BC, BATCH.labels_B)
     loss = loss + sum(method.extra_losses(model, output, 0.0).values())
     loss.backward()  # type: ignore[no-untyped-call]
-    no_heads = (output.gates_BLH == 0).all()
+    closed_layers = [layer for layer in range(SPEC.num_layers) if (output.gates_BLH[:, layer] == 0).all()]
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        # a head that no input uses learns nothing; nor does a network whose heads are all off
-        closed = no_heads and any(part in name for part in (".qkv.", ".out.weight", ".gate.", ".attention_norm."))
+        # a head that no input uses learns nothing; nor does what stands before a layer whose heads are all off
+        closed = any(name.startswith(f"blocks.{layer}.") for layer in closed_layers) and any(
+            part in name for part in (".qkv.", ".out.weight", ".gate.", ".attention_norm.")
+        )
         if not closed and not name.endswith("qkv.bias"):
             assert parameter.grad.abs().sum() > 0, name
 
@@ -194,6 +216,12 @@ def test_a_dropped_head_has_no_effect_and_a_kept_one_has(method: Method) -> None
 FULL_IN_DISGUISE = [
     RandomK(s=1.0),
     StaticPruning(s=1.0),
+    RandomSubset(s=1.0),
+    LayerDrop(s=1.0),
+    L0Gates(s=1.0, penalty=0.0, start_log_alpha=10.0),
+    SubsetPruning(s=1.0),
+    BudgetedGates(s=1.0),
+    MixtureOfHeads(s=1.0, weights="unit"),
     BudgetFormer(fixed_s=1.0, reweighting="unit"),
     BudgetFormer(fixed_s=1.0, reweighting="unit", gate="straight-through"),
 ]
@@ -253,7 +281,7 @@ def test_random_heads_are_new_at_each_step_and_fixed_at_inference() -> None:
 
 
 def test_pruning_keeps_the_heads_with_the_largest_gradients() -> None:
-    method = StaticPruning(s=0.25)
+    method = StaticPruning(s=0.25, prune_steps=1)
     model = build_model(SPEC, method, Streams("contract", 0))
     # E_x |dL/dgate| by finite differences on the gates, one input at a time
     step = 1e-3

@@ -49,7 +49,7 @@ def test_importance_is_the_mean_absolute_derivative_by_a_gate() -> None:
 
 
 def test_pruning_happens_once() -> None:
-    method = StaticPruning(s=0.5)
+    method = StaticPruning(s=0.5, prune_steps=1)
     model = make_model(method)
     method.on_step(model, 0.5, torch.Generator(), BATCHES)
     kept = kept_heads(model)
@@ -76,7 +76,7 @@ def test_keeping_all_heads_looks_at_no_data() -> None:
 
 
 def test_pruning_continues_where_a_stored_model_was() -> None:
-    method = StaticPruning(s=0.25)
+    method = StaticPruning(s=0.25, prune_steps=1)
     model, restored = make_model(method), make_model(method)
     method.on_step(model, 0.5, torch.Generator(), BATCHES)
     restored.load_state_dict(model.state_dict())

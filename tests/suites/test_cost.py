@@ -122,7 +122,7 @@ def test_attention_alone_in_every_grad_mode(grad: Callable[[], Any], masked: boo
 
 def test_the_tracers_attention_alone() -> None:
     class OneAttention(Encoder):
-        def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> Any:
+        def forward(self, tokens_BT: Tensor, mask_BT: Tensor, gates_BLH: Tensor | None = None) -> Any:
             query = torch.zeros(1, 12, 64, 64)
             return (F.scaled_dot_product_attention(query + tokens_BT[0, 0], query, query), None)
 
