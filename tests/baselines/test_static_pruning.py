@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -5,7 +7,7 @@ from torch import Tensor
 
 from baselines.static_pruning import StaticPruning
 from budgetformer.encoder import Encoder, EncoderSpec
-from budgetformer.importance import LabelledBatch, gradient_importance
+from budgetformer.importance import LabelledBatch, gradient_importance, magnitude_importance
 
 SPEC = EncoderSpec(vocab_size=20, num_classes=3, max_length=6, width=16, num_layers=2, num_heads=4)
 LENGTHS = torch.tensor([6, 2, 4, 1, 3])
@@ -94,3 +96,81 @@ def test_pruning_after_the_end_is_refused(prune_at: float) -> None:
 def test_a_fraction_outside_its_range_is_refused(s: float) -> None:
     with pytest.raises(ValueError, match=rf"s must be in \[0, 1\], not {s}"):
         StaticPruning(s=s)
+
+
+def test_magnitude_is_the_norm_of_a_heads_weights() -> None:
+    model = make_model(StaticPruning())
+    attention = model.layers[1].attention
+    rows, columns = (
+        slice(2 * 12, 3 * 12),
+        slice(2 * 4, 3 * 4),
+    )  # head 2: Q, K and V of width 4, and the output's columns
+    expected = (attention.qkv.weight[rows].square().sum() + attention.out.weight[:, columns].square().sum()).sqrt()
+    scores_LH = magnitude_importance(model)
+    assert scores_LH.shape == (2, 4)
+    assert float(scores_LH[1, 2]) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_heads_go_in_steps_and_those_that_went_stay_away() -> None:
+    method = StaticPruning(s=0.25, prune_at=0.4, prune_until=0.8, prune_steps=3)
+    model = make_model(method)
+    kept = []
+    for progress in (0.39, 0.4, 0.59, 0.61, 0.79, 0.8, 1.0):
+        method.on_step(model, progress, torch.Generator(), BATCHES)
+        kept.append(kept_heads(model))
+    assert [[len(heads) for heads in layers] for layers in kept] == [
+        [4, 4], [3, 3], [3, 3], [2, 2], [2, 2], [1, 1], [1, 1],
+    ]  # fmt: skip
+    for before, after in pairwise(kept):
+        assert all(set(few) <= set(many) for many, few in zip(before, after, strict=True))
+
+
+def test_global_ranking_may_empty_a_layer_and_min_heads_prevents_it() -> None:
+    method = StaticPruning(s=0.5, scope="global", score="magnitude", prune_steps=1)
+    for min_heads, expected in ((0, [4, 0]), (1, [3, 1])):
+        model = make_model(method)
+        with torch.no_grad():  # one head far above the rest of its layer: normalised, the rest is next to nothing
+            model.layers[1].attention.out.weight.mul_(0)
+            model.layers[1].attention.qkv.weight.mul_(0)
+        replaced = StaticPruning(s=0.5, scope="global", score="magnitude", prune_steps=1, min_heads=min_heads)
+        replaced.on_step(model, 0.5, torch.Generator(), [])
+        assert [len(heads) for heads in kept_heads(model)] == expected
+        final = replaced.for_inference(model)
+        assert final(TOKENS, MASK).logits_BC.isfinite().all()
+
+
+def test_global_scores_are_normalised_by_layer() -> None:
+    method = StaticPruning(s=0.5, scope="global", score="magnitude", prune_steps=1)
+    model, scaled = make_model(method), make_model(method)
+    with torch.no_grad():  # heads a hundred times larger in one layer change nothing
+        scaled.layers[0].attention.qkv.weight.mul_(100)
+        scaled.layers[0].attention.out.weight.mul_(100)
+    for each in (model, scaled):
+        method.on_step(each, 0.5, torch.Generator(), [])
+    assert kept_heads(scaled) == kept_heads(model)
+    assert sum(map(len, kept_heads(model))) == 4
+
+
+def test_random_pruning_is_one_of_its_generator_and_looks_at_no_data() -> None:
+    method = StaticPruning(s=0.25, score="random")
+    kept = []
+    for seed in (0, 0, 1, 2, 3):
+        model = make_model(method)
+        method.on_step(model, 0.99, torch.Generator().manual_seed(seed), [])
+        kept.append(kept_heads(model))
+    assert kept[0] == kept[1]
+    assert any(other != kept[0] for other in kept[2:])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("score", "loss"), ("scope", "head"), ("min_heads", -1), ("prune_steps", 0), ("prune_until", 1.0)],
+)
+def test_other_values_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        StaticPruning(**{field: value})  # type: ignore[arg-type]
+
+
+def test_more_heads_than_there_are_cannot_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="min_heads 5 is more than the 4 heads"):
+        make_model(StaticPruning(min_heads=5))

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from budgetformer.adaptive import BudgetFormer
-from budgetformer.controller import BudgetController
+from budgetformer.adaptive import BudgetFormer, BudgetFormerST
+from budgetformer.controller import SUMMARIES, BudgetController, Summary
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
-from budgetformer.losses import budget_hinge, mean_entropy
+from budgetformer.losses import budget_hinge, budget_target, mean_entropy
 from budgetformer.schedules import interpolate
 
 SPEC = EncoderSpec(vocab_size=20, num_classes=2, max_length=6, width=16, num_layers=2, num_heads=4)
@@ -209,6 +209,12 @@ def test_schedules_refuse_what_cannot_be() -> None:
         {"noise_start": -1.0},
         {"min_heads": -1},
         {"hidden": 0},
+        {"target_s": 1.5},
+        {"target_weight": -1.0},
+        {"budget_weight": float("nan")},
+        {"entropy_weight_end": float("inf")},
+        {"entropy_weight_shape": "exponential"},
+        {"summary": "last"},
     ],
 )
 def test_a_parameter_outside_its_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
@@ -221,3 +227,54 @@ def test_a_parameter_outside_its_range_is_refused_by_name(wrong: dict[str, Any])
 def test_more_heads_than_there_are_is_refused() -> None:
     with pytest.raises(ValueError, match="min_heads 5 is more than the 4 heads"):
         BudgetFormer(min_heads=5).gates(SPEC, torch.Generator())
+
+
+def test_a_fixed_budget_cannot_be_aimed() -> None:
+    with pytest.raises(ValueError, match=r"fixed_s 0.5 leaves nothing to aim at target_s 0.25"):
+        BudgetFormer(fixed_s=0.5, target_s=0.25)
+
+
+def test_the_target_is_of_the_mean_and_leaves_inputs_free() -> None:
+    s_BL = torch.tensor([[0.0, 0.5], [1.0, 0.5]])
+    assert float(budget_target(s_BL, 0.5)) == 0
+    assert float(budget_target(s_BL, 0.25)) == pytest.approx(0.0625)
+    method = BudgetFormer(target_s=0.25, target_weight=4.0)
+    output = EncoderOutput(torch.zeros(2, 2), torch.ones(2, 2, 4), s_BL, torch.full((2, 2, 4), 0.25))
+    model = Encoder(SPEC, method.gates(SPEC, torch.Generator()))
+    assert float(method.extra_losses(model, output, 0.3)["target"]) == pytest.approx(0.25)
+    assert "target" not in BudgetFormer().extra_losses(model, output, 0.3)
+
+
+@pytest.mark.parametrize(("shape", "weight"), [("linear", 0.0), ("constant", -0.01), ("cosine", 0.0)])
+def test_the_entropy_weight_moves_by_its_shape(shape: Any, weight: float) -> None:
+    output = EncoderOutput(torch.zeros(2, 2), torch.ones(2, 2, 4), torch.ones(2, 2), torch.full((2, 2, 4), 0.25))
+    method = BudgetFormer(entropy_weight_shape=shape)
+    model = Encoder(SPEC, method.gates(SPEC, torch.Generator()))
+    loss = float(method.extra_losses(model, output, 0.5)["entropy"])
+    assert loss == pytest.approx(weight * math.log(4), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("summary", "expected"),
+    [("mean", [[1.0, -2.0], [0.0, 0.0]]), ("max", [[2.0, -1.0], [0.0, 0.0]]), ("first", [[0.0, -1.0], [0.0, 0.0]])],
+)
+def test_a_summary_is_of_the_real_tokens(summary: Summary, expected: list[list[float]]) -> None:
+    x_BTD = torch.tensor([[[0.0, -1.0], [2.0, -3.0], [9.0, 9.0]], [[7.0, 7.0], [7.0, 7.0], [7.0, 7.0]]])
+    mask_BT = torch.tensor([[True, True, False], [False, False, False]])
+    assert SUMMARIES[summary](x_BTD, mask_BT).tolist() == expected
+
+
+def test_the_straight_through_preset_selects_alike_in_both_phases_and_aims() -> None:
+    method = BudgetFormerST(noise_law="none")
+    assert (method.name, method.gate, method.target_s) == ("budgetformer-st", "straight-through", 0.25)
+    gate = controller(method, P, 0.6)  # 0.6 * 4 heads: 2 to the nearest
+    in_training, at_inference = call(gate.train()).gates_BH, call(gate.eval()).gates_BH
+    assert in_training.tolist() == at_inference.tolist() == [[1, 0, 1, 0]] * 3
+
+
+def test_one_soft_head_each_is_full_attention_at_s_1() -> None:
+    """The paper's audit: k = H hard equals s = 1 soft where the gate is the same in both phases."""
+    for reweighting in ("weighted", "renormalised"):
+        gate = controller(BudgetFormer(fixed_s=None, reweighting=reweighting, noise_law="none"), P, 1 - 1e-6)
+        gate.tau.fill_(1.0)
+        torch.testing.assert_close(call(gate.train()).gates_BH, call(gate.eval()).gates_BH, atol=1e-5, rtol=1e-5)

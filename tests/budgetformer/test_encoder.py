@@ -7,6 +7,7 @@ from torch import nn
 from budgetformer.encoder import Encoder, EncoderSpec, mean_over_tokens
 from budgetformer.gates import AllHeads, ConstantGates
 from budgetformer.importance import LabelledBatch, gradient_importance
+from budgetformer.surgery import compact
 
 SIZES: dict[str, Any] = {
     "vocab_size": 20,
@@ -87,3 +88,19 @@ def test_importance_leaves_no_trace() -> None:
     assert torch.equal(model(BATCH.tokens_BT, BATCH.mask_BT).gates_BLH, before.gates_BLH)
     with pytest.raises(ValueError, match="at least one batch"):
         gradient_importance(model, [])
+
+
+def test_given_gates_take_the_place_of_those_the_modules_choose() -> None:
+    gates_BLH = torch.rand(3, SPEC.num_layers, SPEC.num_heads)
+    chosen = Encoder(SPEC, nn.ModuleList(ConstantGates(gates_BLH[0, i]) for i in range(SPEC.num_layers))).eval()
+    model = make_model().eval()
+    model.load_state_dict(chosen.state_dict(), strict=False)
+    output = model(BATCH.tokens_BT, BATCH.mask_BT, gates_BLH[:1].expand(3, -1, -1))
+    torch.testing.assert_close(output.logits_BC, chosen(BATCH.tokens_BT, BATCH.mask_BT).logits_BC)
+    torch.testing.assert_close(output.gates_BLH, gates_BLH[:1].expand(3, -1, -1))
+
+
+def test_a_sliced_model_cannot_be_given_other_gates() -> None:
+    gates = nn.ModuleList(ConstantGates([1.0, 0.0, 1.0, 0.0]) for _ in range(SPEC.num_layers))
+    with pytest.raises(ValueError, match="removed for good"):
+        compact(Encoder(SPEC, gates))(BATCH.tokens_BT, BATCH.mask_BT, torch.ones(3, SPEC.num_layers, SPEC.num_heads))
