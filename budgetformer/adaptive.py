@@ -24,9 +24,9 @@ from budgetformer.selection import Rounding, new_salt
 class BudgetFormer(Method):
     """Adaptive head budgeting: soft gates from s and p in training, the top k heads by p at inference.
 
-    ``L = L_task + budget_weight * hinge(s; s_min, s_max) + target_weight * (mean(s) - target_s)^2 + w(t) * entropy(p)``
-    with w moving from ``entropy_weight_start`` (negative: high entropy is rewarded) to ``entropy_weight_end``. The term
-    with ``target_s`` is ours, and absent by default.
+    ``L = L_task + budget_weight * hinge(s; s_min, s_max) + target_weight * (mean(s) - aim(t))^2 + w(t) * entropy(p)``
+    with w moving from ``entropy_weight_start`` (negative: high entropy is rewarded) to ``entropy_weight_end``. The
+    aim, from ``start_budget`` to ``target_s``, is ours and absent by default.
 
     Attributes:
         gate: formula of the gates in training.
@@ -40,6 +40,7 @@ class BudgetFormer(Method):
         budget_weight: weight of the hinge.
         target_s: the mean budget to aim at, in [0, 1]; None leaves it to the hinge and the task.
         target_weight: weight of the aim.
+        target_cooldown: the share of training over which the aim moves from ``start_budget`` to ``target_s``, in (0, 1].
         entropy_weight_start, entropy_weight_end, entropy_weight_shape: weight of the entropy.
         tau_start, tau_end, tau_shape: the temperature, > 0.
         noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.
@@ -65,6 +66,7 @@ class BudgetFormer(Method):
     budget_weight: float = 1.0
     target_s: float | None = None
     target_weight: float = 10.0
+    target_cooldown: float = 0.5
     entropy_weight_start: float = -0.01
     entropy_weight_end: float = 0.01
     entropy_weight_shape: Shape = "linear"
@@ -93,6 +95,7 @@ class BudgetFormer(Method):
             check_choice(self, field, choices)
         check_interval(self, "[0, 1]", "fixed_s", "target_s", "s_min", "s_max")
         check_interval(self, "(0, 1)", "start_budget")
+        check_interval(self, "(0, 1]", "target_cooldown")
         check_interval(self, "(0, inf)", "tau_start", "tau_end")
         check_interval(self, "[0, inf)", "noise_start", "noise_end", "budget_weight", "target_weight", "min_heads")
         check_interval(self, "(-inf, inf)", "entropy_weight_start", "entropy_weight_end")
@@ -153,7 +156,8 @@ class BudgetFormer(Method):
         if self.fixed_s is None:
             losses["budget"] = self.budget_weight * budget_hinge(output.s_BL, self.s_min, self.s_max)
         if self.target_s is not None:
-            losses["target"] = self.target_weight * budget_target(output.s_BL, self.target_s)
+            aim = interpolate(self.start_budget, self.target_s, progress / self.target_cooldown)
+            losses["target"] = self.target_weight * budget_target(output.s_BL, aim)
         if self.learned_relevance:
             weight = interpolate(
                 self.entropy_weight_start, self.entropy_weight_end, progress, self.entropy_weight_shape

@@ -30,6 +30,8 @@ class EncoderSpec:
         dropout: probability for embeddings and residual branches; attention weights are not dropped.
         token_dropout: probability with which the whole embedding of a token is dropped (Iyyer et al. 2015); costs next
             to nothing.
+        embedding_std: standard deviation of the initial token embeddings, > 0. Small ones are soon what the task makes
+            of them; with large ones words stay apart from one another, and from their positions, for longer.
 
     Raises:
         ValueError: for a size that is not positive, a width that the heads do not divide, or a dropout outside [0, 1).
@@ -44,6 +46,7 @@ class EncoderSpec:
     ffn_width: int | None = None
     dropout: float = 0.1
     token_dropout: float = 0.0
+    embedding_std: float = 0.02
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads"):
@@ -53,6 +56,8 @@ class EncoderSpec:
             raise ValueError(f"ffn_width must be positive, not {self.ffn_width}")
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
+        if not self.embedding_std > 0:
+            raise ValueError(f"embedding_std must be positive, not {self.embedding_std}")
         for field in ("dropout", "token_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field} must be in [0, 1), not {getattr(self, field)}")
@@ -126,8 +131,8 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(EncoderLayer(spec, gate) for gate in gates)
         self.final_norm = nn.LayerNorm(spec.width)
         self.classifier = nn.Linear(spec.width, spec.num_classes)
-        for embedding in (self.token_embedding, self.position_embedding):
-            nn.init.normal_(embedding.weight, std=0.02)
+        nn.init.normal_(self.token_embedding.weight, std=spec.embedding_std)
+        nn.init.normal_(self.position_embedding.weight, std=0.02)
 
     @property
     def layers(self) -> list[EncoderLayer]:

@@ -10,7 +10,7 @@ import pandas as pd
 from suites.record import METRICS, Record
 from suites.store import Store
 
-SCALARS = tuple(key for key, metric in METRICS.items() if not metric.per_layer)
+SCALARS = tuple(key for key, metric in METRICS.items() if not metric.axes)
 
 
 @dataclass(frozen=True)

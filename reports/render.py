@@ -59,9 +59,14 @@ def markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         parts.append(f"## {_escape_markdown(table.title)}")
-        parts += [_markdown_grid(table.panel(panel)) for panel in get_args(Panel)]
+        parts += [_markdown_grid(part) for part in _panels(table)]
         parts += _markdown_list([note for note in table.notes if note not in shared])
     return "\n\n".join([*parts, *_markdown_list(shared)]) + "\n"
+
+
+def _panels(table: Table) -> list[Table]:
+    """The panels that have rows."""
+    return [part for part in map(table.panel, get_args(Panel)) if part.rows]
 
 
 def _markdown_grid(table: Table) -> str:
@@ -79,7 +84,7 @@ def _markdown_list(notes: Sequence[str]) -> list[str]:
 def latex(table: Table) -> str:
     r"""A ``table`` environment that needs ``booktabs``, and ``\usepackage[T1]{fontenc}`` for < and >."""
     caption = " ".join(map(escape_latex, (f"{table.title}.", *table.notes)))
-    grids = "\n\n\\medskip\n".join(_latex_grid(table.panel(panel)) for panel in get_args(Panel))
+    grids = "\n\n\\medskip\n".join(map(_latex_grid, _panels(table)))
     return f"\\begin{{table}}[p]\n\\centering\\footnotesize\n\\caption{{{caption}}}\n{grids}\n\\end{{table}}\n"
 
 

@@ -13,10 +13,23 @@ from suites.record import METRICS, Direction
 
 REFERENCE = "full-mha"
 
-ORDER = (REFERENCE, "no-attention", "random-k", "static-pruning", "budgetformer")
+ORDER = (
+    REFERENCE,
+    "no-attention",
+    "layer-drop",
+    "random-k",
+    "random-subset",
+    "static-pruning",
+    "l0-gates",
+    "subset-pruning",
+    "budgeted-gates",
+    "mixture-of-heads",
+    "budgetformer",
+    "budgetformer-st",
+)
 """Rows of a table: the reference, its controls, the methods. Unknown ones follow in the order of the alphabet."""
 
-Panel = Literal["quality", "time"]
+Panel = Literal["quality", "choice", "time"]
 
 
 @dataclass(frozen=True)
@@ -82,12 +95,14 @@ class Column:
         header: what a reader sees.
         panels: the parts of the table that show it; none for a CSV file's alone.
         kind: what its cells hold, where they hold something.
+        decides: a panel with such columns shows the rows that have something in one of them, and no others.
     """
 
     key: str
     header: str
     panels: tuple[Panel, ...]
     kind: Literal["text", "number", "difference"] = "number"
+    decides: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +129,9 @@ class Table:
     def panel(self, panel: Panel) -> "Table":
         """The table with the columns of one panel."""
         shown = [index for index, column in enumerate(self.columns) if panel in column.panels]
-        rows = tuple(tuple(row[index] for index in shown) for row in self.rows)
+        deciding = [index for index in shown if self.columns[index].decides]
+        wanted = [row for row in self.rows if not deciding or any(row[i] != Missing() for i in deciding)]
+        rows = tuple(tuple(row[index] for index in shown) for row in wanted)
         return Table(self.title, tuple(self.columns[index] for index in shown), rows, self.notes)
 
 
@@ -133,7 +150,23 @@ class _Measure:
         return "higher" if self.metric == "flops_cut" else METRICS[self.metric].direction
 
 
-_ACCURACY = _Measure(Column("accuracy_percent", "accuracy, %", ("quality",)), "accuracy", 100, 2)
+_ACCURACY = _Measure(Column("accuracy_percent", "accuracy, %", ("quality", "choice")), "accuracy", 100, 2)
+_CHOICE = (
+    *(
+        _Measure(
+            Column(f"{metric}_percent", header, ("choice",), decides=metric != "accuracy_as_trained"), metric, 100, 2
+        )
+        for metric, header in (
+            ("accuracy_as_trained", "as trained, %"),
+            ("accuracy_shuffled", "shuffled, %"),
+            ("accuracy_modal_set", "modal set, %"),
+            ("accuracy_random_heads", "random heads, %"),
+            ("accuracy_mean_k", "mean k, %"),
+        )
+    ),
+    _Measure(Column("no_head_share_percent", "k = 0, %", ("choice",)), "no_head_share", 100, 1),
+    _Measure(Column("one_head_share_percent", "k = 1, %", ("choice",)), "one_head_share", 100, 1),
+)
 _COST = (
     _Measure(Column("executed_mflops", "MFLOPs (2 x MACs)", ("quality",)), "macs_executed", 2e-6),
     _Measure(Column("flops_cut_percent", "cut, %", ("quality",)), "flops_cut", 100, 1),
@@ -147,7 +180,7 @@ _TIME = (
     _Measure(Column("train_co2_g", "training, g CO2e", ("time",)), "train_co2_g", energy="train"),
     _Measure(Column("inference_co2_g", "1,000 inputs, g CO2e", ("time",)), "inference_co2_g", energy="inference"),
 )
-_METHOD = Column("method", "method", ("quality", "time"), "text")
+_METHOD = Column("method", "method", ("quality", "choice", "time"), "text")
 _SEEDS = Column("seeds", "seeds", ("quality",), "text")
 _EXECUTION = Column("execution", "execution", ("time",), "text")
 _DIFFERENCE = Column("accuracy_difference_points", f"vs {REFERENCE}, points", ("quality",), "difference")
@@ -199,7 +232,7 @@ def _table(title: str, rows: pd.DataFrame, bad: list[str], allow_mixed: bool) ->
         (_EXECUTION, [_joined(part["execution"]) for part in finished]),
         (_ACCURACY.column, _or_failed(numbers(_ACCURACY), finished)),
         (_DIFFERENCE, _differences(finished)),
-        *((measure.column, numbers(measure)) for measure in (*_COST, *_TIME)),
+        *((measure.column, numbers(measure)) for measure in (*_COST, *_CHOICE, *_TIME)),
         (_ENERGY_SOURCE, [_joined(part["energy"].map(_energy_source)) for part in finished]),
         (
             Column("machine", "machine", if_mixed, "text"),
@@ -314,20 +347,29 @@ def _decimals(values: Sequence[float | None], significant: int = 3) -> int:
 
 def _differences(finished: Sequence[pd.DataFrame]) -> list[Cell]:
     """Accuracy against the reference of the same protocol, in points."""
-    references = {part["protocol"].iloc[0]: part for part in finished if _is_reference(part)}
-    return [_difference(part, references) for part in finished]
+    return [_difference(part, _reference(part, finished)) for part in finished]
 
 
-def _is_reference(part: pd.DataFrame) -> bool:
-    return len(part) > 0 and bool(part["method_name"].iloc[0] == REFERENCE)
+def _reference(part: pd.DataFrame, finished: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """Full attention under the same protocol: the only one, or of several the one at its defaults."""
+    rivals = [
+        other
+        for other in finished
+        if len(part)
+        and len(other)
+        and other["method_name"].iloc[0] == REFERENCE
+        and other["protocol"].iloc[0] == part["protocol"].iloc[0]
+    ]
+    if len(rivals) > 1:
+        rivals = [other for other in rivals if other["method"].iloc[0] == REFERENCE]
+    return rivals[0] if len(rivals) == 1 else None
 
 
-def _difference(part: pd.DataFrame, references: dict[str, pd.DataFrame]) -> Cell:
-    if _is_reference(part):
-        return Text("reference")
-    reference = references.get(part["protocol"].iloc[0]) if len(part) else None
+def _difference(part: pd.DataFrame, reference: pd.DataFrame | None) -> Cell:
     if reference is None:
         return Missing()
+    if reference is part:
+        return Text("reference")
     ours, theirs = (100 * each.set_index("seed")["accuracy"].dropna() for each in (part, reference))
     seeds = ours.index.intersection(theirs.index)
     if not len(seeds):
@@ -359,6 +401,15 @@ def _energy_source(energy: dict[str, Any]) -> str:
     return ", ".join(f"{name} {source}" for name, source in sorted(sources.items()))
 
 
+_CHOICE_NOTE = (
+    "As trained: with the gates of the last training step, soft where they are. Shuffled, modal set, random heads, "
+    "mean k: the same trained models with the gates of another input, with each layer's most frequent set of heads "
+    "for all, with each input's own number of random heads, and with each input's best heads but the mean number for "
+    "all. A choice per input is worth something only where it beats these. k = 0, k = 1: share of (input, layer) "
+    "pairs with no head, and with one."
+)
+
+
 def _notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) -> list[str]:
     rows = pd.concat(groups)
     done = rows[rows["status"] == "done"]
@@ -376,6 +427,8 @@ def _notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) -
         f"Hardware: {_listed(done['circumstance'], _hardware)}.",
         f"Protocol {_listed(rows['protocol'], str)}. Code: {_listed(rows['circumstance'], _code)}.",
     ]
+    if done["accuracy_shuffled"].notna().any():
+        notes.insert(1, _CHOICE_NOTE)
     if mixture:
         notes.insert(0, f"MIXED: times and emissions are not comparable between {mixture}.")
     for name, group in zip(names, groups, strict=True):

@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from suites.plan import Options
+    from suites.engine import Outcome
+    from suites.plan import Options, Trial
+    from suites.store import Store
 
 # Everything that imports torch is imported by the command that needs it, so that --help and a typing error are quick.
 # ruff: noqa: PLC0415
@@ -53,26 +55,41 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=function)
         return added
 
-    command("list", _list, "Lists the suites, tasks and methods.")
+    listing = command("list", _list, "Lists the suites, tasks and methods.")
     plan = command("plan", _plan, "Shows the trials of a suite, and which have a result already.")
     run = command("run", _run, "Runs a suite; what has a result already is not run again.")
-    for each in (plan, run):
+    tune = command("tune", _tune, "Searches a peak learning rate for every method of a suite, the same way for all.")
+    for each in (listing, plan, run, tune):
+        each.add_argument(
+            "--plugin", action="append", default=[], type=Path, metavar="FILE.py", help="your methods; repeatable"
+        )
+    for each in (plan, run, tune):
         each.add_argument("suite", metavar="SUITE", help="name of a suite; see: python -m suites list")
         each.add_argument("--results", type=Path, metavar="DIR", help="results folder (default: results/SUITE)")
         each.add_argument("--method", action="append", default=[], metavar="NAME", help="only this method; repeatable")
         each.add_argument("--task", action="append", default=[], metavar="NAME", help="only this task; repeatable")
-        each.add_argument("--seeds", type=_seeds, default=[], metavar="N|a,b,c", help="number of seeds, or a list")
         each.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="default: cuda if there")
-        each.add_argument("--execution", default="auto", metavar="NAME", help="auto, masked, sliced or gathered")
-        each.add_argument("--deterministic", action="store_true", help="train with deterministic algorithms alone")
         each.add_argument(
             "--rerun",
             default="failed",
             choices=["never", "failed", "stale", "always"],
             help="run again: nothing, what failed (default), also what other source code made, or everything",
         )
-    run.add_argument(
-        "--jobs", type=_jobs, metavar="N", help="trials at a time (default: what the allowed cores can take)"
+    for each in (plan, run):
+        each.add_argument("--seeds", type=_seeds, default=[], metavar="N|a,b,c", help="number of seeds, or a list")
+        each.add_argument("--execution", default="auto", metavar="NAME", help="auto, masked, sliced or gathered")
+        each.add_argument("--deterministic", action="store_true", help="train with deterministic algorithms alone")
+        each.add_argument("--tuned", type=Path, metavar="FILE", help="use the learning rates that tune wrote there")
+    for each in (run, tune):
+        each.add_argument(
+            "--jobs",
+            type=_number_of("jobs"),
+            metavar="N",
+            help="trials at a time (default: what the allowed cores can take)",
+        )
+    tune.set_defaults(seeds=[], execution="auto", deterministic=False)
+    tune.add_argument(
+        "--trials", type=_number_of("trials"), default=5, metavar="N", help="rates to try for each method (default: 5)"
     )
     run.add_argument("--report", action="store_true", help="end with the tables and figures of the results folder")
     data = command("data", _data, "Describes a task: rows, classes, lengths, licence, examples.")
@@ -96,17 +113,22 @@ def _seeds(text: str) -> list[int]:
     return list(range(numbers[0]))
 
 
-def _jobs(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of jobs; give 1 or more")
-    return int(text)
+def _number_of(what: str) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of {what}; give 1 or more")
+        return int(text)
+
+    return number
 
 
-def _list(_: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> int:
     from suites.definitions import SUITES
-    from suites.registry import known_methods
+    from suites.registry import known_methods, load_plugin
     from suites.tasks import TASKS
 
+    for file in options.plugin:
+        load_plugin(file)
     print("suites:")
     for suite in (make() for make in SUITES.values()):
         print(f"  {suite.name:16} {suite.summary}")
@@ -115,7 +137,8 @@ def _list(_: argparse.Namespace) -> int:
         print(f"  {task.name:16} {len(task.labels)} classes; {task.licence}")
     print("methods:")
     for name, method in known_methods().items():
-        print(f"  {name:16} {(method.__doc__ or '').strip().splitlines()[0]}")
+        summary, *_ = (method.__doc__ or "").strip().split("\n")
+        print(f"  {name:16} {summary}")
     return DONE
 
 
@@ -123,6 +146,7 @@ def _request(options: argparse.Namespace) -> Options:
     import torch
 
     from suites.plan import Options
+    from suites.registry import load_plugin
 
     device = options.device
     if device == "auto":
@@ -131,6 +155,7 @@ def _request(options: argparse.Namespace) -> Options:
         raise ValueError("--device cuda: torch sees no CUDA device here; use --device cpu")
     return Options(
         methods=options.method,
+        plugins=list(dict.fromkeys(method for file in options.plugin for method in load_plugin(file))),
         tasks=options.task,
         seeds=options.seeds,
         device=device,
@@ -139,15 +164,31 @@ def _request(options: argparse.Namespace) -> Options:
     )
 
 
-def _plan(options: argparse.Namespace) -> int:
+def _trials(options: argparse.Namespace) -> list[Trial]:
+    """What ``plan`` shows and ``run`` runs."""
     from suites.definitions import find_suite
+    from suites.plan import make_plan
+    from suites.tune import read_factors, with_factors
+
+    trials = make_plan(find_suite(options.suite), _request(options))
+    if options.tuned is None:
+        return trials
+    suite, factors = read_factors(options.tuned)
+    if suite != options.suite:
+        print(f"suites: {options.tuned} is of suite {suite}, not {options.suite}", file=sys.stderr)
+    trials, unknown = with_factors(trials, factors)
+    for name in unknown:
+        print(f"suites: {options.tuned} has no factor for {name}; kept at 1", file=sys.stderr)
+    return trials
+
+
+def _plan(options: argparse.Namespace) -> int:
     from suites.environment import describe
-    from suites.plan import is_stale, make_plan
+    from suites.plan import is_stale
     from suites.record import question_id
     from suites.store import Store
 
-    suite = find_suite(options.suite)
-    trials = make_plan(suite, _request(options))
+    trials = _trials(options)
     contents = Store(_results(options), create=False).load()
     circumstance = describe(trials[0].device)
     counts = dict.fromkeys(("missing", "done", "stale", "failed"), 0)
@@ -165,20 +206,50 @@ def _plan(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, when CUDA starts
+    results = _results(options)
+    outcome, _ = _execute(options, _trials(options), results)
+    if options.report:
+        # Another process: the harness does not import what reads its records.
+        report = subprocess.run([sys.executable, "-m", "reports", "all", str(results)], check=False)
+        if report.returncode:
+            return report.returncode
+    return FAILED if outcome.failed else DONE
+
+
+def _tune(options: argparse.Namespace) -> int:
     from suites.definitions import find_suite
+    from suites.tune import choices, search_points, to_table, tuning_trials, write_factors
+
+    points = search_points(options.trials)
+    trials = tuning_trials(find_suite(options.suite), _request(options), points)
+    results = _results(options)
+    _, store = _execute(options, trials, results / "tuning")
+    chosen = choices(trials, store.load().records)
+    print("Validation accuracy in %, by factor on the recipe's peak learning rate:\n")
+    print(to_table(chosen))
+    tuned = results / "tuned.json"
+    write_factors(tuned, options.suite, points, chosen)
+    print(f"\n{tuned}")
+    at_end = [f"{choice.task}, {choice.method} (x{choice.factor:.3g})" for choice in chosen if choice.at_end]
+    if at_end:
+        print(f"suites: best at an end of the range, which may be too small: {'; '.join(at_end)}", file=sys.stderr)
+    failed = [f"{choice.task}, {choice.method}" for choice in chosen if choice.failed]
+    if failed:
+        print(f"suites: all points failed, the factor stays 1: {'; '.join(failed)}", file=sys.stderr)
+    return FAILED if failed else DONE
+
+
+def _execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path) -> tuple[Outcome, Store]:
+    """Runs what is missing of some trials in a results folder, and says how it went."""
     from suites.engine import default_jobs, run
-    from suites.plan import make_plan
     from suites.store import Store
 
-    suite = find_suite(options.suite)
-    trials = make_plan(suite, _request(options))
     for trial in trials:
         trial.question()  # reads the texts: if they are missing, no folder is made
-    results = _results(options)
-    store = Store(results)
+    store = Store(folder)
     for path, reason in store.load().bad.items():
         print(f"suites: passed over {path}: {reason}", file=sys.stderr)
-    print(f"{suite.name}: {len(trials)} trials; results in {results}", file=sys.stderr)
+    print(f"{options.suite}: {len(trials)} trials; results in {folder}", file=sys.stderr)
     outcome = run(trials, store, options.rerun, options.jobs or default_jobs(trials))
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
     if outcome.stale:
@@ -188,12 +259,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     for failure in outcome.failed:
         print(f"failed: {failure}", file=sys.stderr)
-    if options.report:
-        # Another process: the harness does not import what reads its records.
-        report = subprocess.run([sys.executable, "-m", "reports", "all", str(results)], check=False)
-        if report.returncode:
-            return report.returncode
-    return FAILED if outcome.failed else DONE
+    return outcome, store
 
 
 def _results(options: argparse.Namespace) -> Path:
@@ -208,7 +274,9 @@ def _data(options: argparse.Namespace) -> int:
 
     splits = load_splits(options.task)
     print(f"{splits.task.name}: {', '.join(f'{count} {name}' for name, count in splits.rows.items())} rows")
-    print(f"licence: {splits.task.licence}\ntexts: {splits.task.package}\nfingerprint: {splits.fingerprint}")
+    print(
+        f"licence: {splits.task.licence}\ntexts: {splits.task.package or 'generated'}\nfingerprint: {splits.fingerprint}"
+    )
     for name, part in (("train", splits.train), ("validation", splits.validation), ("test", splits.test)):
         counts = np.bincount(part[:]["label"])
         words = np.array([len(text.split()) for text in part[:]["text"]])

@@ -1,11 +1,24 @@
 """The suites: which tasks, methods and seeds, at which size. A suite is a Python value."""
 
 from dataclasses import dataclass
+from itertools import product
+from typing import get_args
 
+from baselines.budgeted_gates import BudgetedGates
+from baselines.full_mha import FullMHA
+from baselines.l0_gates import L0Gates
+from baselines.layer_drop import LayerDrop
+from baselines.mixture_of_heads import MixtureOfHeads
+from baselines.no_attention import NoAttention
+from baselines.random_k import RandomK
+from baselines.random_subset import RandomSubset
+from baselines.static_pruning import StaticPruning
+from baselines.subset_pruning import SubsetPruning
+from budgetformer.adaptive import BudgetFormer, BudgetFormerST
+from budgetformer.controller import GateFormula, Reweighting
 from budgetformer.method import Method
 from suites.lookup import look_up
 from suites.recipe import Recipe
-from suites.registry import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +49,6 @@ class Sizes:
     width: int = 128
     num_layers: int = 2
     num_heads: int = 8
-    dropout: float = 0.0
-    token_dropout: float = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +72,22 @@ class Suite:
     sizes: Sizes = Sizes()
 
 
-def all_methods() -> tuple[Method, ...]:
-    """Every method of this project with its default parameters."""
-    return tuple(method() for method in METHODS.values())
+CONTROLS: tuple[Method, ...] = (FullMHA(), NoAttention())
+"""The two ends: all heads, and none."""
+
+CORE: tuple[Method, ...] = (*CONTROLS, RandomK(), StaticPruning(), BudgetFormer())
+"""One method of each kind: constant or per input, drawn, scored or learned."""
+
+FRACTIONS = (0.25, 0.5)
+"""The budgets at which methods are compared: H/4 and H/2."""
+
+LOOKUP = TaskUse(
+    name="lookup",
+    max_length=16,
+    # Every word counts, and words must be told apart before anything can be learned.
+    recipe=Recipe(lr=2e-3, epochs=2, token_dropout=0.0, embedding_std=1.0),
+)
+TWEETS = TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, recipe=Recipe(epochs=2))
 
 
 def smoke() -> Suite:
@@ -78,7 +102,7 @@ def smoke() -> Suite:
                 name="tweet-sentiment", max_length=32, train_limit=320, test_limit=200, recipe=recipe, vocab_size=2000
             ),
         ),
-        methods=all_methods(),
+        methods=CORE,
         seeds=(0,),
     )
 
@@ -90,14 +114,79 @@ def quick() -> Suite:
         summary="2 tasks x 5 methods x 3 seeds on real text, in a quarter of an hour on 2 cores",
         tasks=(
             TaskUse(name="bbc-topics", max_length=128, recipe=Recipe(lr=2e-3, epochs=2, batch_size=16)),
-            TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, recipe=Recipe(epochs=2)),
+            TWEETS,
         ),
-        methods=all_methods(),
+        methods=CORE,
         seeds=(0, 1, 2),
     )
 
 
-SUITES = {suite.__name__: suite for suite in (smoke, quick)}
+def counted() -> Suite:
+    """Methods that are told how many heads."""
+    at_each = (RandomK, RandomSubset, StaticPruning, SubsetPruning, BudgetedGates, MixtureOfHeads)
+    return Suite(
+        name="counted",
+        summary="methods that are told how many heads, at H/4 and H/2 of them",
+        tasks=(LOOKUP, TWEETS),
+        methods=(
+            *CONTROLS,
+            LayerDrop(),
+            *(method(s=s) for method, s in product(at_each, FRACTIONS)),
+            StaticPruning(score="random"),
+            StaticPruning(score="magnitude"),
+            StaticPruning(scope="global"),
+        ),
+        seeds=(0, 1, 2),
+    )
+
+
+def learned() -> Suite:
+    """Methods that learn how many heads."""
+    return Suite(
+        name="learned",
+        summary="methods that learn how many heads, those with an aim at H/4 and H/2",
+        tasks=(LOOKUP, TWEETS),
+        methods=(
+            *CONTROLS,
+            *(L0Gates(s=s) for s in FRACTIONS),
+            BudgetFormer(),
+            *(BudgetFormerST(target_s=s) for s in FRACTIONS),
+        ),
+        seeds=(0, 1, 2),
+    )
+
+
+def ablation() -> Suite:
+    """Each open choice of BudgetFormer by itself, and each way to weight the heads in both phases."""
+    formulas = product(get_args(GateFormula), get_args(Reweighting))
+    return Suite(
+        name="ablation",
+        summary="BudgetFormer with each of its choices changed, and every gate formula with every re-weighting",
+        tasks=(LOOKUP, TWEETS),
+        methods=(
+            *CONTROLS,
+            *(BudgetFormer(gate=gate, reweighting=reweighting) for gate, reweighting in formulas),
+            *(BudgetFormer(fixed_s=s) for s in (0.1, 0.25, 0.5, 1.0)),
+            BudgetFormer(learned_relevance=False),
+            BudgetFormer(entropy_weight_start=0.0, entropy_weight_end=0.0),
+            BudgetFormer(budget_weight=0.0),
+            BudgetFormer(noise_law="none"),
+            BudgetFormer(noise_law="gumbel"),
+            BudgetFormer(tau_start=1.0, tau_shape="constant"),
+            BudgetFormer(rounding="ceil"),
+            BudgetFormer(rounding="nearest"),
+            BudgetFormer(min_heads=1),
+            BudgetFormer(start_budget=0.5),
+            BudgetFormer(summary="max"),
+            BudgetFormer(summary="first"),
+            BudgetFormer(shared_networks=True),
+            BudgetFormerST(),
+        ),
+        seeds=(0, 1, 2),
+    )
+
+
+SUITES = {suite.__name__: suite for suite in (smoke, quick, counted, learned, ablation)}
 
 
 def find_suite(name: str) -> Suite:

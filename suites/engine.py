@@ -109,7 +109,10 @@ def _attempt(store: Store, circumstance: dict[str, Any], trial: Trial, share: So
 
 
 def _result(record: Record) -> str:
-    return f"accuracy {record.metrics['accuracy']:.4f}" if record.status == "done" else f"failed, {record.error}"
+    if record.status == "failed":
+        return f"failed, {record.error}"
+    key = "accuracy" if "accuracy" in record.metrics else "validation_accuracy"  # all that a tuning trial has
+    return f"{key.replace('_', ' ')} {record.metrics[key]:.4f}"
 
 
 def _here(trials: Sequence[Trial], _: int, progress: Progress, work: Work) -> Iterator[tuple[Trial, Attempt]]:

@@ -21,8 +21,9 @@ class Evaluation:
     """What a model said of every input, in the split's order.
 
     Attributes:
-        arrays: ``id``, ``label``, ``prediction``, ``length`` (N,) integers; ``loss`` (N,) nats; ``active`` (N, L, H)
-            booleans, the heads that were active; ``s`` (N, L), the fraction asked for, if the method has one.
+        arrays: ``id``, ``label``, ``prediction``, ``length`` (N,) integers; ``loss`` (N,) nats; ``gates`` (N, L, H),
+            the weight of each head; ``s`` (N, L), the fraction asked for, and ``relevance`` (N, L, H), if the method
+            has them; ``difficulty`` (N,), if the task knows it.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -33,7 +34,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Encoder, split: EncodedSplit, device: str = "cpu", batch_size: int = EVALUATION_BATCH_SIZE
+    model: Encoder, split: EncodedSplit, device: str = "cpu", *, gates_NLH: NDArray[np.float32] | None = None
 ) -> Evaluation:
     """Runs a model over a split.
 
@@ -41,18 +42,21 @@ def evaluate(
         model: from ``Method.for_inference``.
         split: the inputs.
         device: where the model is.
-        batch_size: inputs per batch; batches hold inputs of similar length.
+        gates_NLH: gates to use in place of those that the model would choose, in the split's order.
     """
-    order = evaluation_order(split, batch_size)
+    order = evaluation_order(split, EVALUATION_BATCH_SIZE)
     columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
     with torch.inference_mode():
-        for batch in batches(split, order, device):
-            output = model(batch.tokens_BT, batch.mask_BT)
+        for rows, batch in zip(order, batches(split, order, device), strict=True):
+            given = None if gates_NLH is None else torch.from_numpy(gates_NLH[rows]).to(device)
+            output = model(batch.tokens_BT, batch.mask_BT, given)
             columns["prediction"].append(output.logits_BC.argmax(dim=1).cpu().numpy())
             columns["loss"].append(F.cross_entropy(output.logits_BC, batch.labels_B, reduction="none").cpu().numpy())
-            columns["active"].append((output.gates_BLH > 0).cpu().numpy())
-            if output.s_BL is not None:
-                columns["s"].append(output.s_BL.cpu().numpy())
+            columns["gates"].append(output.gates_BLH.cpu().numpy())
+            for name, values in (("s", output.s_BL), ("relevance", output.relevance_BLH)):
+                if values is not None:
+                    columns[name].append(values.cpu().numpy())
     inverse = np.argsort(np.concatenate(order))
     arrays = {name: np.concatenate(parts)[inverse] for name, parts in columns.items()}
-    return Evaluation({"id": split.ids, "label": split.labels, "length": split.lengths} | arrays)
+    arrays |= {"id": split.ids, "label": split.labels, "length": split.lengths}
+    return Evaluation(arrays if split.difficulty is None else arrays | {"difficulty": split.difficulty})

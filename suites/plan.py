@@ -12,7 +12,7 @@ from budgetformer.surgery import Execution
 from suites.data import load_splits
 from suites.definitions import Sizes, Suite, TaskUse
 from suites.record import PROTOCOL, Record
-from suites.registry import find_method, label
+from suites.registry import find_method, label, source_of
 
 Rerun = Literal["never", "failed", "stale", "always"]
 
@@ -22,7 +22,9 @@ class Options:
     """What a user asks of a run, beside the suite.
 
     Attributes:
-        methods: names; empty is the suite's own. A method that is not in the suite runs with its defaults.
+        methods: names; empty is the suite's own and the plug-ins'. A method that is not in the suite runs with its
+            defaults.
+        plugins: classes of known methods that run beside the suite's own.
         tasks: names of the suite's tasks; empty is all.
         seeds: in place of the suite's; empty keeps those.
         device: ``cpu`` or ``cuda``.
@@ -31,6 +33,7 @@ class Options:
     """
 
     methods: Sequence[str] = ()
+    plugins: Sequence[type[Method]] = ()
     tasks: Sequence[str] = ()
     seeds: Sequence[int] = ()
     device: str = "cpu"
@@ -40,7 +43,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One training run and all that is measured on it."""
+    """One training run and all that is measured on it.
+
+    Attributes:
+        source: hash of the file of a method from outside this project, as it was when the trial was planned.
+        lr_scale: a factor on the recipe's peak learning rate.
+        tuning: only the validation accuracy is wanted, to choose ``lr_scale``; the test split is not looked at.
+    """
 
     task: TaskUse
     sizes: Sizes
@@ -49,27 +58,40 @@ class Trial:
     device: str
     execution: Execution
     deterministic: bool
+    source: str | None = None
+    lr_scale: float = 1.0
+    tuning: bool = False
 
     @property
     def title(self) -> str:
-        return f"{self.task.name}, {label(self.method)}, seed {self.seed}"
+        return f"{self.task.name}, {label(self.method, self.lr_scale)}, seed {self.seed}"
 
     def question(self) -> dict[str, Any]:
-        """All that determines the result; its hash is the trial's id."""
+        """All that determines the result; its hash is the trial's id.
+
+        ``source``, ``lr_scale`` and ``tuning`` are in it only where they say something, so that a trial without them
+        has the id that it had before they were known.
+        """
         splits = load_splits(self.task.name, self.task.train_limit, self.task.test_limit)
         task = asdict(self.task)
         recipe = task.pop("recipe")
+        method: dict[str, Any] = {"name": self.method.name, "label": label(self.method, self.lr_scale)}
+        method["params"] = self.method.params
+        if self.source is not None:
+            method["source"] = self.source
+        if self.lr_scale != 1:
+            method["lr_scale"] = self.lr_scale
         return {
             "protocol": PROTOCOL,
             "task": task | {"fingerprint": splits.fingerprint, "rows": splits.rows},
             "encoder": asdict(self.sizes),
             "recipe": recipe,
-            "method": {"name": self.method.name, "label": label(self.method), "params": self.method.params},
+            "method": method,
             "seed": self.seed,
             "device": self.device,
             "execution": self.execution,
             "deterministic": self.deterministic,
-        }
+        } | ({"tuning": True} if self.tuning else {})
 
 
 def make_plan(suite: Suite, options: Options) -> list[Trial]:
@@ -89,7 +111,7 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
     if negative:
         raise ValueError(f"a seed must not be negative, not {negative[0]}")
     seeds = list(dict.fromkeys(options.seeds or suite.seeds))
-    methods = _methods(suite, options.methods)
+    methods = _methods(suite, options)
     for method in methods:
         _check(method, suite.sizes, options.execution)
     return [
@@ -101,6 +123,7 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
             device=options.device,
             execution=options.execution,
             deterministic=options.deterministic,
+            source=source_of(method),
         )
         for task in tasks.values()
         if not options.tasks or task.name in options.tasks
@@ -128,11 +151,11 @@ def is_stale(record: Record, circumstance: dict[str, Any]) -> bool:
     return any(record.circumstance.get(key) != circumstance[key] for key in ("code_fingerprint", "versions"))
 
 
-def _methods(suite: Suite, names: Sequence[str]) -> tuple[Method, ...]:
-    if not names:
-        return suite.methods
+def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
+    if not options.methods:
+        return (*suite.methods, *(method() for method in options.plugins))
     chosen: list[Method] = []
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(options.methods):
         of_suite = [method for method in suite.methods if name in (method.name, label(method))]
         chosen += of_suite or [find_method(name)()]
     return tuple(chosen)

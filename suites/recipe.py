@@ -13,7 +13,10 @@ class Recipe:
         batch_size: inputs per step.
         weight_decay: AdamW's, on matrices only.
         warmup: share of the steps over which the rate rises.
-        clip_norm: the gradient's largest norm.
+        clip_norm: the gradient's largest norm, of the shared parameters and of the gates' each.
+        dropout: probability for embeddings and residual branches.
+        token_dropout: probability with which the whole embedding of a token is dropped (Iyyer et al. 2015).
+        embedding_std: standard deviation of the initial token embeddings.
         threads: CPU threads; their number changes the last digits of the results.
 
     Raises:
@@ -26,6 +29,9 @@ class Recipe:
     weight_decay: float = 0.01
     warmup: float = 0.1
     clip_norm: float = 1.0
+    dropout: float = 0.0
+    token_dropout: float = 0.2
+    embedding_std: float = 0.02
     threads: int = 1
 
     def __post_init__(self) -> None:

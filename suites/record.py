@@ -24,13 +24,13 @@ class Metric:
         unit: its unit, ``fraction`` for numbers in [0, 1].
         direction: which way is better, ``none`` for a description.
         meaning: one sentence.
-        per_layer: the value is a list with one number per layer.
+        axes: what the value is a list over, outermost first; empty for one number.
     """
 
     unit: str
     direction: Direction
     meaning: str
-    per_layer: bool = False
+    axes: tuple[str, ...] = ()
 
 
 METRICS: dict[str, Metric] = {
@@ -39,10 +39,24 @@ METRICS: dict[str, Metric] = {
     "test_loss": Metric("nats", "lower", "Mean cross-entropy on the test set."),
     "majority_rate": Metric("fraction", "none", "Accuracy of always answering the test set's most frequent class."),
     "s_mean": Metric("fraction", "none", "Mean over test inputs and layers of the fraction of heads asked for."),
-    "s_mean_per_layer": Metric("fraction", "none", "s_mean of each layer.", per_layer=True),
+    "s_mean_per_layer": Metric("fraction", "none", "s_mean of each layer.", ("layer",)),
     "heads_executed": Metric("fraction", "none", "Mean over test inputs and layers of active heads / H."),
-    "heads_executed_per_layer": Metric("fraction", "none", "heads_executed of each layer.", per_layer=True),
+    "heads_executed_per_layer": Metric("fraction", "none", "heads_executed of each layer.", ("layer",)),
+    "heads_executed_per_class": Metric(
+        "fraction", "none", "heads_executed of the test inputs of each class, by layer.", ("class", "layer")
+    ),
+    "use_per_head": Metric("fraction", "none", "Share of the test inputs that used each head.", ("layer", "head")),
     "no_head_share": Metric("fraction", "none", "Share of (test input, layer) pairs with no active head."),
+    "one_head_share": Metric("fraction", "none", "Share of (test input, layer) pairs with one active head."),
+    "accuracy_as_trained": Metric(
+        "fraction",
+        "none",
+        "Accuracy with the gates of the last training step (soft, if they are); null if none learns.",
+    ),
+    "accuracy_shuffled": Metric("fraction", "none", "Accuracy of the same model with the gates of another input."),
+    "accuracy_modal_set": Metric("fraction", "none", "Accuracy with each layer's most frequent head set for all."),
+    "accuracy_random_heads": Metric("fraction", "none", "Accuracy with each input's own number of random heads."),
+    "accuracy_mean_k": Metric("fraction", "none", "Accuracy with each input's best heads, mean k of them for all."),
     "num_parameters": Metric("count", "lower", "Parameters of the trained model, gates included."),
     "num_parameters_inference": Metric("count", "lower", "Parameters of the model that is run, after removal."),
     "macs_executed": Metric("MAC/input", "lower", "Products that ran over the padded test batches, per input."),
@@ -74,6 +88,16 @@ def question_id(question: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
+def _check(key: str, value: Any, axes: tuple[str, ...]) -> None:
+    if isinstance(value, list) is not bool(axes):
+        raise ValueError(f"metric {key!r} is {f'a list per {axes[0]}' if axes else 'not a list'}")
+    if axes:
+        for part in value:
+            _check(key, part, axes[1:])
+    elif not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"metric {key!r} is not a finite number: {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One trial: the question, the answer and the circumstance.
@@ -82,7 +106,7 @@ class Record:
         question: what determines the result: protocol, task, encoder, recipe, method, params, seed, device, execution.
         status: ``done`` or ``failed``.
         error: why it failed; empty otherwise.
-        metrics: values by key of ``METRICS``; a number, a list for per-layer metrics, or None where it does not exist.
+        metrics: values by key of ``METRICS``; a number, lists for one with axes, or None where it does not exist.
         execution: how the attention ran at inference: dense, sliced, gathered or masked.
         history: one entry per epoch: epoch, train_loss, validation_accuracy, and the method's own terms.
         timings: raw samples in seconds, by name.
@@ -106,11 +130,8 @@ class Record:
         for key, value in self.metrics.items():
             if key not in METRICS:
                 raise ValueError(f"unknown metric {key!r}")
-            values = value if isinstance(value, list) else [value]
-            if isinstance(value, list) is not METRICS[key].per_layer and value is not None:
-                raise ValueError(f"metric {key!r} is {'' if METRICS[key].per_layer else 'not '}a list per layer")
-            if any(v is not None and (not isinstance(v, int | float) or not math.isfinite(v)) for v in values):
-                raise ValueError(f"metric {key!r} is not a finite number: {value!r}")
+            if value is not None:
+                _check(key, value, METRICS[key].axes)
 
     @property
     def id(self) -> str:

@@ -23,7 +23,7 @@ class Streams:
     seed: int
 
     def number(self, stream: str) -> int:
-        """The 63-bit seed of a stream: ``init``, ``data``, ``gate-init``, ``gate`` or ``dropout``."""
+        """The 63-bit seed of a stream: ``init``, ``data``, ``gate-init``, ``gate``, ``dropout`` or ``controls``."""
         digest = hashlib.sha256(f"{self.task}/{self.seed}/{stream}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 

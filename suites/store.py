@@ -53,11 +53,11 @@ class Store:
         if arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, allow_pickle=False, **arrays)
-            _write(beside, buffer.getvalue())
+            write(beside, buffer.getvalue())
         else:
             beside.unlink(missing_ok=True)  # an earlier record's
         path = self.trials / f"{record.id}.json"
-        _write(path, record.to_json().encode())
+        write(path, record.to_json().encode())
         return path
 
     def load(self) -> Contents:
@@ -83,7 +83,8 @@ class Store:
             return dict(archive)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
+    """Writes a file in one step: a reader never sees half of it."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:

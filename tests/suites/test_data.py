@@ -11,7 +11,7 @@ from suites.data import load_splits
 from suites.tasks import TASKS, find_task
 from suites.tokenizing import encode_task, train_tokenizer
 
-ROWS = {"bbc-topics": 2089, "tweet-sentiment": 35_242}
+ROWS = {"bbc-topics": 2089, "tweet-sentiment": 35_242, "lookup": 17_004}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -65,7 +65,9 @@ def test_a_limit_that_leaves_a_class_out_is_refused() -> None:
 
 
 def test_an_unknown_task_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'bbc-topic'; did you mean bbc-topics\? Known: bbc-topics, tweet-sentiment"):
+    with pytest.raises(
+        ValueError, match=r"'bbc-topic'; did you mean bbc-topics\? Known: bbc-topics, tweet-sentiment, lookup"
+    ):
         find_task("bbc-topic")
 
 
@@ -110,9 +112,15 @@ def test_a_file_that_was_cut_off_or_overwritten_is_found_out(
 
 def test_a_folder_that_lost_its_files_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tasks, "_folder", lambda _: tmp_path)
-    for name in TASKS:
-        with pytest.raises(ValueError, match="pip install"):
-            find_task(name).rows()
+    for task in TASKS.values():
+        if task.package is not None:
+            with pytest.raises(ValueError, match="pip install"):
+                task.rows()
+
+
+def test_generated_texts_that_changed_name_what_generates_them() -> None:
+    with pytest.raises(ValueError, match=r"^task lookup no longer generates its texts; undo .* suites\.lookup_task$"):
+        replace(find_task("lookup"), sha256="another").rows()
 
 
 def test_tokens_start_with_cls_fit_the_length_and_follow_the_training_split_alone() -> None:
@@ -125,6 +133,17 @@ def test_tokens_start_with_cls_fit_the_length_and_follow_the_training_split_alon
     splits = load_splits("bbc-topics", 60, 50)
     tokenizer = train_tokenizer(splits.train[:]["text"], 600)
     assert tokenizer.encode(splits.test[0]["text"]).ids[:24] == data.test.tokens[0].tolist()
+
+
+def test_difficulty_is_encoded_where_the_task_knows_it() -> None:
+    data, splits = encode_task("lookup", 16, 600, 900, 90), load_splits("lookup", 900, 90)
+    for part in ("train", "validation", "test"):
+        difficulty = getattr(data, part).difficulty
+        assert difficulty.tolist() == [
+            sum(word in "bcdfghjklmnp" for word in text.split()) for text in getattr(splits, part)[:]["text"]
+        ]
+        assert set(difficulty.tolist()) == {1, 2, 3}
+    assert encode_task("bbc-topics", 24, 600, 60, 50).test.difficulty is None
 
 
 def test_an_empty_text_still_has_a_token() -> None:

@@ -14,15 +14,18 @@ import torch
 
 from baselines.full_mha import FullMHA
 from baselines.random_k import RandomK
+from baselines.static_pruning import StaticPruning
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.method import Method
 from suites import formulas
-from suites.definitions import Sizes, Suite, TaskUse, all_methods
+from suites.controls import CONTROLS
+from suites.definitions import CORE, Sizes, Suite, TaskUse
 from suites.engine import run
 from suites.plan import Options, Trial, make_plan
 from suites.recipe import Recipe
 from suites.record import METRICS, Record
+from suites.registry import METHODS
 from suites.store import Store
 
 TASK = TaskUse(
@@ -34,6 +37,7 @@ TASK = TaskUse(
     vocab_size=600,
 )
 SIZES = Sizes(width=32, num_heads=4)
+ALL = tuple(method() for method in METHODS.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +69,22 @@ def plan(*methods: Method) -> list[Trial]:
     return make_plan(make_suite(*methods), Options())
 
 
+def measure_hardly_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suites.trial.WINDOW_S", 0.0)
+    monkeypatch.setattr("suites.latency.B1_ROUNDS", 2)
+    monkeypatch.setattr("suites.latency.B32_ROUNDS", 2)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """All methods, those of ``CORE`` with all that is measured."""
     store = Store(tmp_path_factory.mktemp("results"))
-    outcome = run(plan(*all_methods()), store)
+    outcome = run(plan(*CORE), store)
     assert (outcome.ran, outcome.reused, outcome.failed) == (5, 0, [])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        measure_hardly_at_all(monkeypatch)
+        outcome = run(plan(*ALL), store)
+    assert (outcome.ran, outcome.reused, outcome.failed) == (len(ALL) - 5, 5, [])
     return store
 
 
@@ -85,16 +100,45 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
     for record in records.values():
         assert record.metrics.keys() == METRICS.keys()
         for key, value in record.metrics.items():
-            # there may be no budget, no trace of a data-dependent route, and no full attention to compare with itself
-            assert value is not None or key.startswith(("s_mean", "macs_traced", "paper", "latency_b32_aa"))
+            # there may be no budget, no trace of a data-dependent route, no full attention to compare with itself, no
+            # gates that learn or choose by the input, and no energy of a window that is too short
+            may_be_none: tuple[str, ...] = ("s_mean", "macs_traced", "paper", "latency_b32_aa", "accuracy_")
+            if record.method not in {method.name for method in CORE}:
+                may_be_none += ("train_energy", "train_co2", "inference_energy", "inference_co2")
+            assert value is not None or key.startswith(may_be_none)
+
+
+def test_a_choice_per_input_is_tried_without_it(records: dict[str, Record], store: Store) -> None:
+    controls = [f"accuracy_{name}" for name in CONTROLS]
+    per_input = [name for name, record in records.items() if record.metrics["accuracy_shuffled"] is not None]
+    assert {"random-k", "mixture-of-heads"} <= set(per_input) <= {
+        "random-k", "mixture-of-heads", "budgetformer", "budgetformer-st",
+    }  # fmt: skip
+    for name, record in records.items():
+        arrays = store.arrays(record.id)
+        for control in CONTROLS:
+            accuracy = record.metrics[f"accuracy_{control}"]
+            assert (accuracy is not None) is (name in per_input)
+            if accuracy is not None:
+                assert accuracy == (arrays[f"prediction_{control}"] == arrays["label"]).mean()
+        assert sum(record.metrics[control] is None for control in controls) in (0, 4)
+    random_k = records["random-k"].metrics  # its k is the same for every input
+    assert random_k["accuracy_mean_k"] == random_k["accuracy"]
+
+
+def test_what_is_trained_softly_is_tested_so_too(records: dict[str, Record]) -> None:
+    learned = {name for name, record in records.items() if record.metrics["accuracy_as_trained"] is not None}
+    assert learned == {
+        "l0-gates", "subset-pruning", "budgeted-gates", "mixture-of-heads", "budgetformer", "budgetformer-st",
+    }  # fmt: skip
+    for name in ("mixture-of-heads", "budgetformer-st"):  # the same gates in both phases
+        assert records[name].metrics["accuracy_as_trained"] == records[name].metrics["accuracy"]
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures hardly at all, in this process."""
-    monkeypatch.setattr("suites.trial.WINDOW_S", 0.0)
-    monkeypatch.setattr("suites.latency.B1_ROUNDS", 2)
-    monkeypatch.setattr("suites.latency.B32_ROUNDS", 2)
+    """In this process."""
+    measure_hardly_at_all(monkeypatch)
 
 
 def compare(again: Store, store: Store, records: dict[str, Record]) -> None:
@@ -113,8 +157,8 @@ def compare(again: Store, store: Store, records: dict[str, Record]) -> None:
 @pytest.mark.usefixtures("hasty")
 def test_the_same_trials_again_give_the_same_numbers(store: Store, records: dict[str, Record], tmp_path: Path) -> None:
     again = Store(tmp_path)
-    outcome = run(plan(*all_methods()), again)
-    assert (outcome.ran, outcome.failed) == (5, [])
+    outcome = run(plan(*ALL), again)
+    assert (outcome.ran, outcome.failed) == (len(ALL), [])
     compare(again, store, records)
 
 
@@ -188,14 +232,16 @@ def test_energy_says_where_it_comes_from(records: dict[str, Record]) -> None:
         for phase in ("train", "inference"):
             assert record.energy[phase]["intensity_source"]
             assert record.energy[phase]["components"]["cpu"]["source"] in ("measured", "estimated", "unavailable")
+    for method in CORE:
+        record = records[method.name]
         kwh, co2 = record.metrics["inference_energy_kwh"], record.metrics["inference_co2_g"]
         assert co2 == pytest.approx(kwh * record.energy["inference"]["intensity_g_per_kwh"])
 
 
 def test_a_second_run_runs_nothing(store: Store) -> None:
     before = {path: path.stat().st_mtime_ns for path in store.trials.iterdir()}
-    outcome = run(plan(*all_methods()), store)
-    assert (outcome.ran, outcome.reused, outcome.stale) == (0, 5, 0)
+    outcome = run(plan(*ALL), store)
+    assert (outcome.ran, outcome.reused, outcome.stale) == (0, len(ALL), 0)
     assert {path: path.stat().st_mtime_ns for path in store.trials.iterdir()} == before
 
 
@@ -232,7 +278,7 @@ def test_other_source_code_makes_a_record_stale(store: Store, tmp_path: Path) ->
 @pytest.mark.usefixtures("hasty")
 def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Record]) -> None:
     store = Store(tmp_path)
-    suite = make_suite(*(method for method in all_methods() if method.name == "static-pruning"))
+    suite = make_suite(StaticPruning())
     run(make_plan(suite, Options(execution="masked")), store)
     (masked,) = store.load().records.values()
     sliced = records["static-pruning"]
@@ -245,8 +291,7 @@ def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Recor
 @pytest.mark.usefixtures("hasty")
 def test_one_epoch_is_enough_to_prune(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    (pruning,) = (method for method in all_methods() if method.name == "static-pruning")
-    short = replace(make_suite(pruning), tasks=(replace(TASK, recipe=Recipe(epochs=1, batch_size=16)),))
+    short = replace(make_suite(StaticPruning()), tasks=(replace(TASK, recipe=Recipe(epochs=1, batch_size=16)),))
     run(make_plan(short, Options()), store)
     (record,) = store.load().records.values()
     assert record.metrics["heads_executed"] == 0.25

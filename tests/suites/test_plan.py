@@ -1,18 +1,18 @@
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from baselines.full_mha import FullMHA
-from baselines.random_k import RandomK
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.method import Method
 from suites import registry
 from suites.definitions import SUITES, Sizes, find_suite
 from suites.plan import Options, is_stale, make_plan, todo
 from suites.record import Record, question_id
-from suites.registry import METHODS, find_method, known_methods, label
+from suites.registry import label
 
 SUITE = find_suite("smoke")
 NOW = {"code_fingerprint": "now", "versions": {"torch": "2"}}
@@ -27,6 +27,22 @@ def test_a_plan_is_every_task_seed_and_method() -> None:
 def test_options_narrow_a_plan() -> None:
     plan = make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"], seeds=(7,)))
     assert [trial.title for trial in plan] == ["bbc-topics, random-k, seed 7"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside(Method):
+    """Somebody else's."""
+
+    name: ClassVar[str] = "outside"
+
+
+def test_methods_of_plugins_run_beside_the_suites_own_unless_methods_are_named() -> None:
+    def names(methods: Sequence[str] = ()) -> list[str]:
+        plan = make_plan(SUITE, Options(methods=methods, plugins=[Outside], tasks=["bbc-topics"]))
+        return [trial.method.name for trial in plan]
+
+    assert names() == [*(method.name for method in SUITE.methods), "outside"]
+    assert names(["full-mha"]) == ["full-mha"]
 
 
 def test_repeated_seeds_and_methods_are_one() -> None:
@@ -48,6 +64,15 @@ def test_what_cannot_be_planned_is_refused_by_name(options: Options, message: st
         make_plan(SUITE, options)
 
 
+def test_the_source_is_in_the_question_of_methods_from_outside_alone() -> None:
+    ours, theirs = make_plan(SUITE, Options(plugins=[Outside], tasks=["bbc-topics"]))[-2:]
+    assert ours.question()["method"].keys() == {"name", "label", "params"}
+    source = theirs.question()["method"]["source"]
+    assert source == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    edited = replace(theirs, source="0" * 16)
+    assert question_id(edited.question()) != question_id(theirs.question())
+
+
 def test_an_unknown_suite_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean smoke"):
         find_suite("smok")
@@ -57,7 +82,9 @@ def test_an_unknown_suite_names_the_nearest() -> None:
 def test_suites_are_what_their_name_says(name: str) -> None:
     suite = find_suite(name)
     assert suite.name == name
-    assert {method.name for method in suite.methods} == set(METHODS)
+    labels = [label(method) for method in suite.methods]
+    assert labels[0] == "full-mha"
+    assert len(set(labels)) == len(labels)
 
 
 def test_quick_has_the_size_it_promises() -> None:
@@ -104,52 +131,6 @@ def test_what_is_run_again(status: str | None, fingerprint: str, runs_under: set
         assert todo("id", known, rerun, NOW) is (rerun in runs_under)
 
 
-def test_labels_name_what_is_not_a_default() -> None:
-    assert label(RandomK()) == "random-k"
-    assert label(RandomK(s=0.5)) == "random-k(s=0.5)"
-    assert label(BudgetFormer(gate="s*p", min_heads=1)) == "budgetformer(gate=s*p, min_heads=1)"
-
-
-def test_the_names_in_the_registry_are_those_of_the_classes() -> None:
-    assert {name: method.name for name, method in METHODS.items()} == {name: name for name in METHODS}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outside(Method):
-    """Somebody else's."""
-
-    name: ClassVar[str] = "outside"
-
-
-class Taken(FullMHA):
-    name: ClassVar[str] = "random-k"
-
-
-def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    entry = EntryPoint(name="outside", value=value, group=registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: [entry])
-
-
-def test_an_installed_package_can_add_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, "tests.suites.test_plan:Outside")
-    assert find_method("outside").name == "outside"
-    assert set(known_methods()) == {*METHODS, "outside"}
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("tests.suites.test_plan:Nothing", "cannot be loaded"),
-        ("tests.suites.test_plan:SUITE", "no subclass"),
-        ("tests.suites.test_plan:Taken", "name of another method: random-k"),
-    ],
-)
-def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
-    _install(monkeypatch, value)
-    with pytest.raises(ValueError, match=message):
-        known_methods()
-
-
 def test_a_method_refuses_the_encoder_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Crowded(BudgetFormer):
@@ -173,17 +154,3 @@ def test_the_label_is_not_part_of_the_question() -> None:
     renamed = question | {"method": {"name": "m", "params": {"s": 1}, "label": "m(s=1)"}}
     changed = question | {"method": {"name": "m", "params": {"s": 2}, "label": "m"}}
     assert question_id(question) == question_id(renamed) != question_id(changed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demanding(Method):
-    """Cannot be made without being told something."""
-
-    name: ClassVar[str] = "demanding"
-    k: int
-
-
-def test_a_method_without_defaults_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, "tests.suites.test_plan:Demanding")
-    with pytest.raises(ValueError, match="Demanding needs a default for k"):
-        known_methods()

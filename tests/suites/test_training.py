@@ -116,9 +116,10 @@ def test_streams_differ_by_task_seed_and_name_alone() -> None:
     assert Streams("a", 0).number("init") == Streams("a", 0).number("init") >= 0
 
 
-def test_evaluation_is_in_the_order_of_the_split(data: EncodedTask) -> None:
+def test_evaluation_is_in_the_order_of_the_split(data: EncodedTask, monkeypatch: pytest.MonkeyPatch) -> None:
     model = FullMHA().for_inference(build_model(SPEC, FullMHA(), Streams("test", 0)))
-    whole = evaluate(model, data.test, batch_size=7).arrays
+    monkeypatch.setattr("suites.evaluate.EVALUATION_BATCH_SIZE", 7)
+    whole = evaluate(model, data.test).arrays
     assert whole["label"].tolist() == data.test.labels.tolist()
     one = collate(data.test, np.array([11]))
     logits_BC = model(one.tokens_BT, one.mask_BT).logits_BC
@@ -131,7 +132,7 @@ def test_means_are_over_inputs_not_over_batches() -> None:
     # Ten inputs in batches of four: eight with 8 heads and two with 2. The mean of the batches' means is 6.
     k = [8] * 8 + [2] * 2
     active_NLH = np.arange(8) < np.array(k)[:, None, None]
-    arrays: dict[str, Any] = {"active": active_NLH, "s": np.array(k)[:, None] / 8}
+    arrays: dict[str, Any] = {"gates": active_NLH / 2, "s": np.array(k)[:, None] / 8, "label": np.arange(10) % 2}
     use = head_use(arrays)
     assert use["heads_executed"] * 8 == pytest.approx(6.8)
     assert use["s_mean"] * 8 == pytest.approx(6.8)
@@ -141,11 +142,15 @@ def test_means_are_over_inputs_not_over_batches() -> None:
 def test_head_use_without_a_budget_and_with_empty_layers() -> None:
     active_NLH = np.zeros((4, 2, 8), dtype=bool)
     active_NLH[:, 0, :2] = True
-    use = head_use({"active": active_NLH})
+    active_NLH[3, 0, 1] = False
+    use = head_use({"gates": active_NLH.astype(np.float32), "label": np.array([0, 0, 1, 1])})
     assert use["s_mean"] is None
     assert use["s_mean_per_layer"] is None
-    assert use["heads_executed_per_layer"] == [0.25, 0]
-    assert use["no_head_share"] == 0.5
+    assert use["heads_executed_per_layer"] == [0.21875, 0]
+    assert use["heads_executed_per_class"][0] == [0.25, 0]
+    assert use["heads_executed_per_class"][1] == [0.1875, 0]
+    assert use["use_per_head"] == [[1, 0.75, *[0] * 6], [0] * 8]
+    assert (use["no_head_share"], use["one_head_share"]) == (0.5, 0.125)
 
 
 def test_quality_counts() -> None:
