@@ -40,7 +40,7 @@ class BudgetFormer(Method):
         budget_weight: weight of the hinge.
         target_s: the mean budget to aim at, in [0, 1]; None leaves it to the hinge and the task.
         target_weight: weight of the aim.
-        target_cooldown: the share of training over which the aim moves from ``start_budget`` to ``target_s``, in (0, 1].
+        target_cooldown: the share of training over which the aim goes from ``start_budget`` to ``target_s``, in (0, 1].
         entropy_weight_start, entropy_weight_end, entropy_weight_shape: weight of the entropy.
         tau_start, tau_end, tau_shape: the temperature, > 0.
         noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.

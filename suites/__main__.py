@@ -274,9 +274,8 @@ def _data(options: argparse.Namespace) -> int:
 
     splits = load_splits(options.task)
     print(f"{splits.task.name}: {', '.join(f'{count} {name}' for name, count in splits.rows.items())} rows")
-    print(
-        f"licence: {splits.task.licence}\ntexts: {splits.task.package or 'generated'}\nfingerprint: {splits.fingerprint}"
-    )
+    print(f"licence: {splits.task.licence}\ntexts: {splits.task.package or 'generated'}")
+    print(f"fingerprint: {splits.fingerprint}")
     for name, part in (("train", splits.train), ("validation", splits.validation), ("test", splits.test)):
         counts = np.bincount(part[:]["label"])
         words = np.array([len(text.split()) for text in part[:]["text"]])
