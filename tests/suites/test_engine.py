@@ -88,6 +88,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+CONSTANT = (
+    "layer-drop", "random-subset", "static-pruning", "l0-gates", "subset-pruning", "budgeted-gates",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def records(store: Store) -> dict[str, Record]:
     return {record.method: record for record in store.load().records.values()}
@@ -178,22 +183,22 @@ def test_executions_are_what_each_method_allows(records: dict[str, Record]) -> N
         "full-mha": "dense",
         "no-attention": "sliced",
         "random-k": "gathered",
-        "static-pruning": "sliced",
+        "mixture-of-heads": "gathered",
         "budgetformer": "gathered",
-    }
+        "budgetformer-st": "gathered",
+    } | dict.fromkeys(CONSTANT, "sliced")
 
 
 def test_heads_and_parameters(records: dict[str, Record]) -> None:
     heads = {name: record.metrics["heads_executed"] for name, record in records.items()}
     assert heads["full-mha"] == 1
     assert heads["no-attention"] == 0
-    assert heads["random-k"] == heads["static-pruning"] == 0.25
-    assert {name: record.metrics["s_mean"] for name, record in records.items() if name != "budgetformer"} == {
-        "full-mha": None,
-        "no-attention": None,
-        "random-k": 0.25,
-        "static-pruning": 0.25,
-    }
+    told = ("random-k", "random-subset", "static-pruning", "subset-pruning", "budgeted-gates", "mixture-of-heads")
+    assert {heads[name] for name in told} == {0.25}
+    assert heads["layer-drop"] == 0.5
+    s_mean = {name: record.metrics["s_mean"] for name, record in records.items()}
+    assert s_mean["full-mha"] is s_mean["no-attention"] is None
+    assert {s_mean[name] for name in (*told, "l0-gates")} == {0.25}
     full, pruned = records["full-mha"].metrics, records["static-pruning"].metrics
     # a head's Q, K and V with biases and its part of the output product, 3 of 4 heads in 2 layers
     per_head = 3 * 8 * (32 + 1) + 8 * 32
@@ -206,7 +211,7 @@ def test_what_ran_agrees_with_the_closed_forms(records: dict[str, Record]) -> No
     assert full["macs_traced"] == formulas.model_macs(
         16, width=32, ffn_width=128, heads=[4, 4], head_width=8, num_classes=5
     )
-    for name in ("no-attention", "random-k", "static-pruning"):
+    for name in ("no-attention", "random-k", *CONSTANT):
         ours = records[name].metrics
         saved = full["macs_attention_block"] - ours["macs_attention_block"]
         assert ours["macs_executed"] == pytest.approx(full["macs_executed"] - saved, rel=1e-9)
