@@ -3,13 +3,24 @@ from collections import Counter
 from itertools import product
 
 import numpy as np
+import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from baselines.full_mha import FullMHA
+from baselines.no_attention import NoAttention
+from budgetformer.method import Method
 from suites.data import load_splits
+from suites.definitions import LOOKUP, Sizes
+from suites.evaluate import evaluate
 from suites.lookup_task import read_lookup
+from suites.model import build_model
+from suites.plan import Trial
+from suites.seeding import Streams
 from suites.tasks import find_task
 from suites.tokenizing import encode_task, train_tokenizer
+from suites.train import train
+from suites.trial import encoder_spec, load
 
 ROWS = find_task("lookup").rows()
 PARTS = ("train", "validation", "test")
@@ -91,3 +102,15 @@ def test_counts_of_words_tell_nothing_of_the_label() -> None:
     model = LogisticRegression(max_iter=1000).fit(counts.fit_transform(train["text"]), train["label"])
     accuracy = float(np.mean(model.predict(counts.transform(test["text"])) == test["label"]))
     assert abs(accuracy - 1 / 4) < 0.05
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("method", "least", "most"), [(FullMHA(), 0.98, 1.0), (NoAttention(), 0.0, 0.3)])
+def test_only_attention_solves_it(method: Method, least: float, most: float) -> None:
+    trial = Trial(
+        task=LOOKUP, sizes=Sizes(), method=method, seed=0, device="cpu", execution="auto", deterministic=False
+    )
+    data, streams = load(trial), Streams("lookup", 0)
+    model = build_model(encoder_spec(trial, data), method, streams)
+    train(model, method, data, recipe=LOOKUP.recipe, streams=streams, on_step=lambda *_: None)
+    assert least <= evaluate(method.for_inference(model), data.test).accuracy <= most
