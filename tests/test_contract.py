@@ -12,7 +12,6 @@ from baselines.full_mha import FullMHA
 from baselines.l0_gates import L0Gates
 from baselines.layer_drop import LayerDrop
 from baselines.mixture_of_heads import MixtureOfHeads
-from baselines.no_attention import NoAttention
 from baselines.random_k import RandomK
 from baselines.random_subset import RandomSubset
 from baselines.static_pruning import StaticPruning
@@ -256,15 +255,34 @@ def test_building_a_model_draws_nothing_from_the_global_generator(method: Method
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_removed_heads_have_no_weights_left() -> None:
-    final = StaticPruning(s=0.25).for_inference(make_model(StaticPruning(s=0.25)))
-    for layer in final.layers:
-        assert len(layer.attention.heads) == 2
-        assert layer.attention.qkv.weight.shape == (2 * 3 * 4, 32)
-        assert layer.attention.out.weight.shape == (32, 2 * 4)
-    none = NoAttention().for_inference(make_model(NoAttention()))
-    assert all(layer.attention.qkv.weight.numel() == 0 for layer in none.layers)
-    assert execution_of(none) == execution_of(final) == "sliced"
+@pytest.mark.parametrize("method", [method for method in VARIANTS if method not in PER_INPUT], ids=label)
+def test_removed_heads_have_no_weights_left(method: Method) -> None:
+    final = method.for_inference(make_model(method))
+    assert execution_of(final) == ("dense" if isinstance(method, FullMHA) else "sliced")
+    for index, layer in enumerate(final.layers):
+        heads = (run(final)[1][0, index] > 0).nonzero().flatten().tolist()
+        assert list(layer.attention.heads) == heads
+        assert layer.attention.qkv.weight.shape == (len(heads) * 3 * 4, 32)
+        assert layer.attention.out.weight.shape == (32, len(heads) * 4)
+
+
+@every_method
+def test_what_is_run_agrees_with_the_model_that_was_trained(method: Method) -> None:
+    model = make_model(method)
+    logits_BC, gates_BLH = run(model.eval())
+    final_BC, final_BLH = run(method.for_inference(model))
+    torch.testing.assert_close(final_BC, logits_BC, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(final_BLH, gates_BLH)
+
+
+@pytest.mark.parametrize("k", [0, 2, 4])
+def test_methods_that_are_told_how_many_heads_run_as_many(k: int) -> None:
+    s = k / SPEC.num_heads
+    for method in (RandomK(s=s), RandomSubset(s=s), StaticPruning(s=s), BudgetedGates(s=s), MixtureOfHeads(s=s)):
+        assert (run(method.for_inference(make_model(method)))[1] > 0).sum(dim=2).eq(k).all()
+    assert (
+        (run(SubsetPruning(s=s).for_inference(make_model(SubsetPruning(s=s))))[1] > 0).sum(dim=(1, 2)).eq(2 * k).all()
+    )
 
 
 def test_random_heads_are_new_at_each_step_and_fixed_at_inference() -> None:
