@@ -105,8 +105,9 @@ class BudgetedGates(Method):
         self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
     ) -> None:
         num_heads = model.spec.num_heads
+        drawn = torch.randint(1, num_heads + 1, (), generator=generator)
         for gate in model.gates:
             gate = cast("MonotoneGates", gate)
-            drawn = torch.randint(1, num_heads + 1, (), generator=generator)
-            k = drawn if self.training_budgets == "uniform" else torch.tensor(gate.k)
+            requested = self.training_budgets == "requested" or progress >= 1  # trained: the budget is known
+            k = torch.tensor(gate.k) if requested else drawn
             gate.training_k.copy_(torch.tensor(num_heads) if progress < self.dense else k)

@@ -19,8 +19,10 @@ from budgetformer.method import Method, gates_apart
 from budgetformer.schedules import interpolate
 
 TEMPERATURE = 0.33
+"""beta, as in the code of Voita et al."""
+
 LOW, HIGH = -0.1, 1.1
-"""Louizos et al. 2018: beta = 1/3 (rounded as Voita et al. do), and the interval that the gate is stretched to."""
+"""gamma and zeta of Louizos et al.: the interval that the gate is stretched to."""
 
 
 class HardConcreteGates(SharedGates):
@@ -105,7 +107,8 @@ class L0Gates(Method):
     ) -> None:
         for gate in model.gates:
             noise_H = cast("HardConcreteGates", gate).noise_H
-            noise_H.copy_(torch.rand(noise_H.shape, generator=generator).clamp(1e-6, 1 - 1e-6))
+            drawn_H = torch.rand(noise_H.shape, generator=generator).clamp(1e-6, 1 - 1e-6)
+            noise_H.copy_(drawn_H if progress < 1 else torch.full_like(drawn_H, 0.5))  # trained: the median gate
 
     def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:
         open_LH = torch.stack([cast("HardConcreteGates", gate).open_probability() for gate in model.gates])

@@ -61,7 +61,8 @@ class LayerDrop(Method):
     drop: float | None = None
 
     def __post_init__(self) -> None:
-        check_interval(self, "[0, 1]", "s", "drop")
+        check_interval(self, "[0, 1]", "s")
+        check_interval(self, "[0, 1]", "drop", optional=True)
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
         num_kept = max(whole_heads(self.s, spec.num_layers), int(self.s > 0))

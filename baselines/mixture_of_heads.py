@@ -19,7 +19,9 @@ Weights = Literal["softmax", "renormalised", "unit"]
 
 
 def load_balance(share_R: Tensor, probability_R: Tensor, k: int) -> Tensor:
-    """``R / k * sum_r f_r P_r``: 1 for a uniform router, more for one that is sure and unfair (Jin et al., section 3).
+    """``R / k * sum_r f_r P_r`` (Jin et al., section 3): 1 for a uniform router, R / k for one that is sure and unfair.
+
+    No less than 1 where the heads that are chosen more often are also the more probable ones.
 
     Args:
         share_R: f, the share of the inputs that chose each routed head; sums to k.

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from budgetformer.checks import check_choice, check_interval
+from budgetformer.checks import check_choice, check_interval, check_whole
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import ConstantGates
 from budgetformer.importance import LabelledBatch, gradient_importance, magnitude_importance
@@ -58,9 +58,9 @@ class StaticPruning(Method):
         check_choice(self, "score", Score)
         check_choice(self, "scope", Scope)
         check_interval(self, "[0, 1]", "s")
-        check_interval(self, "[0, inf)", "min_heads")
+        check_whole(self, 0, "min_heads")
         check_interval(self, "[0, 1)", "prune_at", "prune_until")
-        check_interval(self, "[1, inf)", "prune_steps")
+        check_whole(self, 1, "prune_steps")
         if self.prune_until < self.prune_at:
             raise ValueError(f"prune_until {self.prune_until} is before prune_at {self.prune_at}")
 
@@ -79,7 +79,7 @@ class StaticPruning(Method):
         alive_LH = torch.stack([gate.gates_H for gate in gates]) > 0
         if (alive_LH.view(-1, layers_together * num_heads).count_nonzero(dim=1) <= k).all():
             return
-        scores_LH = self._scores(model, generator, calibration).to(alive_LH.device)
+        scores_LH = self._scores(model, generator, calibration).to(alive_LH.device).where(alive_LH, 0.0)
         if self.scope == "global":
             scores_LH = scores_LH / scores_LH.norm(dim=1, keepdim=True).clamp(min=torch.finfo(scores_LH.dtype).tiny)
         scores_LH = scores_LH.where(alive_LH, -math.inf)

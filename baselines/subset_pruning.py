@@ -101,7 +101,10 @@ class SubsetPruning(Method):
         scope: heads of all layers compete (``global``, as in the paper), or those of each ``layer``.
         tau_start, tau_end: temperature at the start and after ``cooldown``, > 0; falls exponentially. A soft gate is
             about k / N at a high temperature.
-        cooldown: the share of training over which the temperature falls, in (0, 1]; after it, gates are all but hard.
+        noise_end: scale of the Gumbel noise after ``cooldown``, to which it falls linearly from 1, >= 0. Without noise
+            the rest of the training is that of the set that will be kept; the authors keep the noise, and drive the
+            importances far apart.
+        cooldown: the share of training over which temperature and noise fall, in (0, 1]; then gates are all but hard.
         lr_scale: factor on the learning rate of the importances, > 0; Li et al. train them at 0.2 to 0.5.
 
     Raises:
@@ -114,6 +117,7 @@ class SubsetPruning(Method):
     scope: Scope = "global"
     tau_start: float = 10.0
     tau_end: float = 1e-3
+    noise_end: float = 0.0
     cooldown: float = 0.6
     lr_scale: float = 30.0
 
@@ -121,6 +125,7 @@ class SubsetPruning(Method):
         check_choice(self, "scope", Scope)
         check_interval(self, "[0, 1]", "s")
         check_interval(self, "(0, inf)", "tau_start", "tau_end", "lr_scale")
+        check_interval(self, "[0, inf)", "noise_end")
         check_interval(self, "(0, 1]", "cooldown")
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
@@ -138,7 +143,8 @@ class SubsetPruning(Method):
         self, model: Encoder, progress: float, generator: torch.Generator, calibration: Iterable[LabelledBatch]
     ) -> None:
         tau = interpolate(self.tau_start, self.tau_end, progress / self.cooldown, "exponential")
+        noise = interpolate(1.0, self.noise_end, progress / self.cooldown)
         for scores in dict.fromkeys(cast("SubsetGates", gate).scores for gate in model.gates):
             scores.tau.fill_(tau)
             uniform = torch.rand(scores.importance_LH.shape, generator=generator).clamp(1e-6, 1 - 1e-6)
-            scores.noise_LH.copy_(-torch.log(-torch.log(uniform)))
+            scores.noise_LH.copy_(-noise * torch.log(-torch.log(uniform)))

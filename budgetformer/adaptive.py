@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from budgetformer.checks import check_choice, check_interval
+from budgetformer.checks import check_choice, check_flag, check_interval, check_whole
 from budgetformer.controller import BudgetController, BudgetNetwork, GateFormula, NoiseLaw, Reweighting, Summary
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
 from budgetformer.importance import LabelledBatch
@@ -93,13 +93,16 @@ class BudgetFormer(Method):
             ("summary", Summary),
         ):
             check_choice(self, field, choices)
-        check_interval(self, "[0, 1]", "fixed_s", "target_s", "s_min", "s_max")
+        check_interval(self, "[0, 1]", "fixed_s", "target_s", optional=True)
+        check_interval(self, "[0, 1]", "s_min", "s_max")
         check_interval(self, "(0, 1)", "start_budget")
         check_interval(self, "(0, 1]", "target_cooldown")
         check_interval(self, "(0, inf)", "tau_start", "tau_end")
-        check_interval(self, "[0, inf)", "noise_start", "noise_end", "budget_weight", "target_weight", "min_heads")
+        check_interval(self, "[0, inf)", "noise_start", "noise_end", "budget_weight", "target_weight")
         check_interval(self, "(-inf, inf)", "entropy_weight_start", "entropy_weight_end")
-        check_interval(self, "[1, inf)", "hidden")
+        check_whole(self, 0, "min_heads")
+        check_whole(self, 1, "hidden", optional=True)
+        check_flag(self, "learned_relevance", "shared_networks")
         if self.s_min > self.s_max:
             raise ValueError(f"s_min must not be above s_max, not {self.s_min} and {self.s_max}")
         if self.fixed_s is not None and self.target_s is not None:

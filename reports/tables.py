@@ -153,9 +153,7 @@ class _Measure:
 _ACCURACY = _Measure(Column("accuracy_percent", "accuracy, %", ("quality", "choice")), "accuracy", 100, 2)
 _CHOICE = (
     *(
-        _Measure(
-            Column(f"{metric}_percent", header, ("choice",), decides=metric != "accuracy_as_trained"), metric, 100, 2
-        )
+        _Measure(Column(f"{metric}_percent", header, ("choice",), decides=True), metric, 100, 2)
         for metric, header in (
             ("accuracy_as_trained", "as trained, %"),
             ("accuracy_shuffled", "shuffled, %"),
@@ -402,11 +400,11 @@ def _energy_source(energy: dict[str, Any]) -> str:
 
 
 _CHOICE_NOTE = (
-    "As trained: with the gates of the last training step, soft where they are. Shuffled, modal set, random heads, "
+    "As trained: with the gates as at the end of training, soft where they are. Shuffled, modal set, random heads, "
     "mean k: the same trained models with the gates of another input, with each layer's most frequent set of heads "
     "for all, with each input's own number of random heads, and with each input's best heads but the mean number for "
-    "all. A choice per input is worth something only where it beats these. k = 0, k = 1: share of (input, layer) "
-    "pairs with no head, and with one."
+    "all; a head's weight goes with it. A choice per input is worth something only where it beats these. k = 0, k = 1: "
+    "share of (input, layer) pairs with no head, and with one."
 )
 
 

@@ -95,7 +95,7 @@ def smoke() -> Suite:
     recipe = Recipe(epochs=1)
     return Suite(
         name="smoke",
-        summary="every part once, in a minute: 2 tasks cut short, 5 methods, 1 seed; its accuracies mean nothing",
+        summary="the whole harness in a minute: 2 tasks cut short, 5 methods, 1 seed; its accuracies mean nothing",
         tasks=(
             TaskUse(name="bbc-topics", max_length=32, train_limit=160, test_limit=100, recipe=recipe, vocab_size=2000),
             TaskUse(
@@ -166,20 +166,30 @@ def ablation() -> Suite:
         methods=(
             *CONTROLS,
             *(BudgetFormer(gate=gate, reweighting=reweighting) for gate, reweighting in formulas),
+            # The fractions of the paper; with 8 heads and floor, 0.1 keeps none.
             *(BudgetFormer(fixed_s=s) for s in (0.1, 0.25, 0.5, 1.0)),
             BudgetFormer(learned_relevance=False),
             BudgetFormer(entropy_weight_start=0.0, entropy_weight_end=0.0),
+            BudgetFormer(entropy_weight_shape="constant"),
             BudgetFormer(budget_weight=0.0),
+            BudgetFormer(s_min=0.3),
+            BudgetFormer(s_max=0.5),
             BudgetFormer(noise_law="none"),
             BudgetFormer(noise_law="gumbel"),
-            BudgetFormer(tau_start=1.0, tau_shape="constant"),
+            BudgetFormer(noise_shape="constant"),
+            BudgetFormer(noise_start=1.0),
+            BudgetFormer(tau_shape="constant"),
+            BudgetFormer(tau_start=1.0),
+            BudgetFormer(tau_end=0.5),
             BudgetFormer(rounding="ceil"),
             BudgetFormer(rounding="nearest"),
             BudgetFormer(min_heads=1),
             BudgetFormer(start_budget=0.5),
             BudgetFormer(summary="max"),
             BudgetFormer(summary="first"),
+            BudgetFormer(hidden=16),
             BudgetFormer(shared_networks=True),
+            BudgetFormer(target_s=0.25),
             BudgetFormerST(),
         ),
         seeds=(0, 1, 2),

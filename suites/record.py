@@ -9,7 +9,7 @@ from typing import Any, Literal
 SCHEMA = 1
 """Shape of the file. Older files keep loading."""
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """What was measured, and how. Results of two protocols are never compared."""
 
 Status = Literal["done", "failed"]
@@ -46,12 +46,21 @@ METRICS: dict[str, Metric] = {
         "fraction", "none", "heads_executed of the test inputs of each class, by layer.", ("class", "layer")
     ),
     "use_per_head": Metric("fraction", "none", "Share of the test inputs that used each head.", ("layer", "head")),
+    "accuracy_per_difficulty": Metric(
+        "fraction",
+        "higher",
+        "Accuracy at each difficulty, the easiest first; null where it is not known.",
+        ("difficulty",),
+    ),
+    "heads_executed_per_difficulty": Metric(
+        "fraction", "none", "heads_executed of the test inputs of each difficulty.", ("difficulty",)
+    ),
     "no_head_share": Metric("fraction", "none", "Share of (test input, layer) pairs with no active head."),
     "one_head_share": Metric("fraction", "none", "Share of (test input, layer) pairs with one active head."),
     "accuracy_as_trained": Metric(
         "fraction",
         "none",
-        "Accuracy with the gates of the last training step (soft, if they are); null if none learns.",
+        "Accuracy with the gates as at the end of training, soft if they are; null if none learns.",
     ),
     "accuracy_shuffled": Metric("fraction", "none", "Accuracy of the same model with the gates of another input."),
     "accuracy_modal_set": Metric("fraction", "none", "Accuracy with each layer's most frequent head set for all."),
@@ -64,7 +73,9 @@ METRICS: dict[str, Metric] = {
     "macs_attention_core": Metric("MAC/input", "lower", "Closed form of QK^T and AV of the active heads."),
     "macs_attention_block": Metric("MAC/input", "lower", "Core and projections of the active heads, closed form."),
     "macs_traced": Metric("MAC/input", "lower", "fvcore's count of one full-length input; null for gathered models."),
-    "paper_flops_cut": Metric("fraction", "higher", "Cut by the paper's convention at s_mean and the task's length."),
+    "paper_flops_cut": Metric(
+        "fraction", "higher", "Cut by the paper's convention at s_mean, which is what was asked for."
+    ),
     "padding_share": Metric("fraction", "none", "Share of padding in the test batches."),
     "train_s": Metric("s", "lower", "Time of all training steps, multiplied out from an exclusive window of some."),
     "latency_b1_p50_s": Metric("s", "lower", "Median time of one test input."),

@@ -27,7 +27,7 @@ from suites.sharing import Solo
 from suites.timing import synchronise
 from suites.tokenizing import EncodedSplit, EncodedTask, encode_task
 from suites.train import rehearse, steps_per_epoch, train
-from suites.usage import head_use, quality
+from suites.usage import by_difficulty, head_use, quality
 
 WINDOW_S = 1.2
 """Inference, and training steps, are repeated until their energy window is at least this long."""
@@ -67,7 +67,9 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
     with ExecutedMacs() as counter:
         evaluation = evaluate(final, data.test, trial.device)
     arrays = evaluation.arrays
-    without_choice = _without_choice(final, data.test, arrays, streams, trial.device)
+    # Masked: a layer whose heads were removed cannot be given others.
+    masked = trial.method.for_inference(model, "masked")
+    without_choice = _without_choice(masked, data.test, arrays, streams, trial.device)
     torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
     with share.alone():
@@ -89,6 +91,7 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         **quality(arrays),
         "validation_accuracy": history[-1]["validation_accuracy"],
         **head_use(arrays),
+        **by_difficulty(arrays),
         "accuracy_as_trained": _accuracy(_as_trained(model, data.test, trial.device)),
         **{f"accuracy_{name}": _accuracy(without_choice.get(name)) for name in CONTROLS},
         "num_parameters": _num_parameters(model),

@@ -34,3 +34,16 @@ def head_use(arrays: Arrays) -> dict[str, Any]:
         "no_head_share": float((k_NL == 0).mean()),
         "one_head_share": float((k_NL == 1).mean()),
     }
+
+
+def by_difficulty(arrays: Arrays) -> dict[str, Any]:
+    """Accuracy and heads of the inputs of each difficulty, the easiest first; None where it is not known."""
+    if "difficulty" not in arrays:
+        return dict.fromkeys(("accuracy_per_difficulty", "heads_executed_per_difficulty"))
+    right_N = arrays["prediction"] == arrays["label"]
+    used_N = (arrays["gates"] > 0).mean(axis=(1, 2))
+    groups = [arrays["difficulty"] == level for level in np.unique(arrays["difficulty"])]
+    return {
+        "accuracy_per_difficulty": [float(right_N[group].mean()) for group in groups],
+        "heads_executed_per_difficulty": [float(used_N[group].mean()) for group in groups],
+    }

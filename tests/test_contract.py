@@ -12,6 +12,7 @@ from baselines.full_mha import FullMHA
 from baselines.l0_gates import L0Gates
 from baselines.layer_drop import LayerDrop
 from baselines.mixture_of_heads import MixtureOfHeads
+from baselines.no_attention import NoAttention
 from baselines.random_k import RandomK
 from baselines.random_subset import RandomSubset
 from baselines.static_pruning import StaticPruning
@@ -223,7 +224,12 @@ FULL_IN_DISGUISE = [
     MixtureOfHeads(s=1.0, weights="unit"),
     BudgetFormer(fixed_s=1.0, reweighting="unit"),
     BudgetFormer(fixed_s=1.0, reweighting="unit", gate="straight-through"),
+    BudgetFormerST(fixed_s=1.0, target_s=None),
 ]
+
+
+def test_every_method_can_be_full_attention() -> None:
+    assert {type(method) for method in FULL_IN_DISGUISE} == set(METHODS.values()) - {FullMHA, NoAttention}
 
 
 @pytest.mark.parametrize("method", FULL_IN_DISGUISE, ids=label)

@@ -49,9 +49,12 @@ def test_training_is_dense_at_first_and_then_draws_budgets() -> None:
         method.on_step(model, progress, generator, [])
         drawn.append([int(gate.get_buffer("training_k")) for gate in model.gates])
     assert drawn[:2] == [[8, 8], [8, 8]]
-    assert {k for ks in drawn[2:] for k in ks} == set(range(1, 9))
+    assert all(first == second for first, second in drawn)
+    assert {k for k, _ in drawn[2:]} == set(range(1, 9))
     output = model(torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool))
     assert output.gates_BLH.sum(dim=2).tolist() == [drawn[-1]]
+    method.on_step(model, 1.0, generator, [])
+    assert [int(gate.get_buffer("training_k")) for gate in model.gates] == [2, 2]
 
 
 def test_one_model_serves_every_budget() -> None:

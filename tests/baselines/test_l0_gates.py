@@ -69,6 +69,8 @@ def test_each_step_draws_new_noise_and_inference_none() -> None:
         seen.append(torch.stack([gate.get_buffer("noise_H") for gate in model.gates]))
     assert not torch.equal(*seen)
     assert ((seen[0] > 0) & (seen[0] < 1)).all()
+    method.on_step(model, 1.0, generator, [])
+    assert all((gate.get_buffer("noise_H") == 0.5).all() for gate in model.gates)
     first, again = (method.for_inference(model).gates[0].get_buffer("gates_H") for _ in range(2))
     assert torch.equal(first, again)
 

@@ -34,6 +34,16 @@ def test_a_uniform_router_has_a_load_balance_of_one(num_routed: int, k: int) -> 
     assert float(load_balance(first_k, uniform, k)) == pytest.approx(1)
 
 
+def test_no_router_that_follows_its_probabilities_has_less_than_a_uniform_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        share_R = torch.rand(6, generator=generator).sort().values
+        probability_R = torch.rand(6, generator=generator).sort().values
+        k = 2
+        loss = load_balance(k * share_R / share_R.sum(), probability_R / probability_R.sum(), k)
+        assert float(loss) >= 1 - 1e-6
+
+
 def test_a_sure_router_has_the_highest_load_balance() -> None:
     one_hot = torch.tensor([1.0, 0, 0, 0])
     assert float(load_balance(one_hot, one_hot, 1)) == pytest.approx(4)

@@ -44,7 +44,7 @@ def test_gumbel_top_k_keeps_exactly_k(k: int, seed: int) -> None:
     assert int(scores.hard().sum()) == k
     scores.tau.fill_(1e-3)
     scores.noise_LH.copy_(torch.randn(3, 4, generator=generator))
-    assert float(scores.soft().sum()) == pytest.approx(k, abs=1e-4)
+    assert float(scores.soft().detach().sum()) == pytest.approx(k, abs=1e-4)
 
 
 def test_equal_scores_are_exactly_k_too() -> None:
@@ -69,11 +69,36 @@ def test_shared_scores_are_one_parameter_and_get_one_noise() -> None:
     model = Encoder(SPEC, method.gates(SPEC, torch.Generator()))
     _, gates = method.param_groups(model)
     assert [tuple(parameter.shape) for parameter in gates["params"]] == [(3, 4)]
-    method.on_step(model, 0.3, torch.Generator().manual_seed(0), [])
+    method.on_step(model, 0.0, torch.Generator().manual_seed(0), [])
     noise = [gate.get_buffer("scores.noise_LH") for gate in model.gates]
     assert all(torch.equal(each, noise[0]) for each in noise)
     uniform = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(noise[0], -torch.log(-torch.log(uniform)))
+
+
+@pytest.mark.parametrize(("progress", "scale"), [(0.0, 1.0), (0.3, 0.6), (0.6, 0.2), (1.0, 0.2)])
+def test_the_noise_falls_and_then_stays(progress: float, scale: float) -> None:
+    method = SubsetPruning(noise_end=0.2, cooldown=0.6)
+    model = Encoder(SPEC, method.gates(SPEC, torch.Generator()))
+    method.on_step(model, progress, torch.Generator().manual_seed(0), [])
+    uniform = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        model.gates[0].get_buffer("scores.noise_LH"), -scale * torch.log(-torch.log(uniform)), atol=1e-6, rtol=1e-5
+    )
+
+
+def test_the_set_of_the_last_steps_is_the_one_that_is_kept() -> None:
+    method = SubsetPruning(s=0.5)
+    model = Encoder(SPEC, method.gates(SPEC, torch.Generator())).train()
+    with torch.no_grad():
+        for parameter in model.gates[0].parameters():  # shared by all layers
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    kept = model.eval()(torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)).gates_BLH
+    generator = torch.Generator().manual_seed(2)
+    for progress in (0.6, 0.8, 1.0):
+        method.on_step(model.train(), progress, generator, [])
+        gates_BLH = model(torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)).gates_BLH
+        torch.testing.assert_close(gates_BLH, kept, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("progress", "tau"), [(0.0, 10.0), (0.25, 1.0), (0.5, 0.1), (1.0, 0.1)])

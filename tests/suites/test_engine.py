@@ -11,12 +11,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from baselines.full_mha import FullMHA
 from baselines.random_k import RandomK
 from baselines.static_pruning import StaticPruning
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import Encoder, EncoderSpec
+from budgetformer.gates import ConstantGates, RandomHeads
 from budgetformer.method import Method
 from suites import formulas
 from suites.controls import CONTROLS
@@ -59,6 +61,17 @@ class Deadly(Method):
 
     def on_step(self, model: Encoder, progress: float, *_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Method):
+    """Constant heads in one layer, random ones per input in the other."""
+
+    name: ClassVar[str] = "mixed"
+
+    def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
+        constant = ConstantGates([1.0, 0.0, 1.0, 0.0])
+        return nn.ModuleList([constant, RandomHeads(spec.num_heads, 0.25, generator)])
 
 
 def make_suite(*methods: Method) -> Suite:
@@ -111,6 +124,16 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
             if record.method not in {method.name for method in CORE}:
                 may_be_none += ("train_energy", "train_co2", "inference_energy", "inference_co2")
             assert value is not None or key.startswith(may_be_none)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_layers_of_two_kinds_run_each_in_its_way(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert run(plan(Mixed()), store).failed == []
+    (record,) = store.load().records.values()
+    assert record.execution == "gathered+sliced"
+    assert record.metrics["heads_executed_per_layer"] == [0.5, 0.25]
+    assert record.metrics["accuracy_shuffled"] is not None
 
 
 def test_a_choice_per_input_is_tried_without_it(records: dict[str, Record], store: Store) -> None:

@@ -15,7 +15,7 @@ from suites.recipe import Recipe
 from suites.seeding import Streams
 from suites.tokenizing import EncodedSplit, EncodedTask
 from suites.train import TrainingDivergedError, train
-from suites.usage import head_use, quality
+from suites.usage import by_difficulty, head_use, quality
 
 
 def make_split(num_inputs: int, seed: int) -> EncodedSplit:
@@ -151,6 +151,16 @@ def test_head_use_without_a_budget_and_with_empty_layers() -> None:
     assert use["heads_executed_per_class"][1] == [0.1875, 0]
     assert use["use_per_head"] == [[1, 0.75, *[0] * 6], [0] * 8]
     assert (use["no_head_share"], use["one_head_share"]) == (0.5, 0.125)
+
+
+def test_what_harder_inputs_get() -> None:
+    gates_NLH = np.zeros((4, 1, 4), dtype=np.float32)
+    for i, k in enumerate((1, 2, 4, 4)):
+        gates_NLH[i, 0, :k] = 0.5
+    arrays = {"label": np.zeros(4), "prediction": np.array([0, 1, 0, 0]), "gates": gates_NLH}
+    found = by_difficulty(arrays | {"difficulty": np.array([1, 1, 3, 3])})
+    assert found == {"accuracy_per_difficulty": [0.5, 1.0], "heads_executed_per_difficulty": [0.375, 1.0]}
+    assert set(by_difficulty(arrays).values()) == {None}
 
 
 def test_quality_counts() -> None:
