@@ -45,6 +45,8 @@ class BudgetFormer(Method):
         tau_start, tau_end, tau_shape: the temperature, > 0.
         noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.
         summary: what the networks see of an input: mean or maximum over its real tokens, or its first token.
+        detach_summary: the gradient of the gates trains the networks alone, and does not reach the encoder by way of the
+            summary.
         hidden: hidden width of the budget network; None is D // 2.
         shared_networks: one pair of networks for all layers.
 
@@ -78,6 +80,7 @@ class BudgetFormer(Method):
     noise_shape: Shape = "linear"
     noise_law: NoiseLaw = "gaussian"
     summary: Summary = "mean"
+    detach_summary: bool = False
     hidden: int | None = None
     shared_networks: bool = False
 
@@ -102,7 +105,7 @@ class BudgetFormer(Method):
         check_interval(self, "(-inf, inf)", "entropy_weight_start", "entropy_weight_end")
         check_whole(self, 0, "min_heads")
         check_whole(self, 1, "hidden", optional=True)
-        check_flag(self, "learned_relevance", "shared_networks")
+        check_flag(self, "learned_relevance", "shared_networks", "detach_summary")
         if self.s_min > self.s_max:
             raise ValueError(f"s_min must not be above s_max, not {self.s_min} and {self.s_max}")
         if self.fixed_s is not None and self.target_s is not None:
@@ -137,6 +140,7 @@ class BudgetFormer(Method):
                     min_heads=self.min_heads,
                     noise_law=self.noise_law,
                     summary=self.summary,
+                    detach_summary=self.detach_summary,
                     generator=generator,
                 )
             )
@@ -174,7 +178,8 @@ class BudgetFormerST(BudgetFormer):
     """BudgetFormer that selects in training as it does at inference, with a budget that can be aimed.
 
     The gates of both phases are those of the hard top k, and the gradient is that of the soft gates (straight-through,
-    Bengio, Leonard and Courville 2013). ``target_s`` aims the mean budget, so that a curve of accuracy over cost can be
+    Bengio, Leonard and Courville 2013). It trains the two networks alone: in the encoder a gradient of what the gates
+    did not do would only be noise. ``target_s`` aims the mean budget, so that a curve of accuracy over cost can be
     traced. Everything else is as in :class:`BudgetFormer`; what differs is our choice, not the paper's.
     """
 
@@ -184,3 +189,4 @@ class BudgetFormerST(BudgetFormer):
     reweighting: Reweighting = "unit"
     rounding: Rounding = "nearest"
     target_s: float | None = 0.25
+    detach_summary: bool = True

@@ -85,6 +85,7 @@ class BudgetController(nn.Module):
         min_heads: the least k.
         noise_law: law of the noise on the relevance scores in training.
         summary: what u is, a key of ``SUMMARIES``.
+        detach_summary: the gradient of the gates ends at the summary.
         generator: source of this layer's salt.
     """
 
@@ -106,6 +107,7 @@ class BudgetController(nn.Module):
         min_heads: int,
         noise_law: NoiseLaw,
         summary: Summary,
+        detach_summary: bool,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -119,13 +121,14 @@ class BudgetController(nn.Module):
         self.min_heads = min_heads
         self.noise_law = noise_law
         self.summarise = SUMMARIES[summary]
+        self.detach_summary = detach_summary
         self.register_buffer("tau", torch.ones(()))
         self.register_buffer("noise_scale", torch.zeros(()))
         self.register_buffer("salt", new_salt(generator))
         self.register_buffer("step_salt", torch.zeros((), dtype=torch.long))
 
     def forward(self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor) -> Gates:
-        summary_BD = self.summarise(x_BTD, mask_BT)
+        summary_BD = self.summarise(x_BTD.detach() if self.detach_summary else x_BTD, mask_BT)
         s_B = summary_BD.new_full((len(key_B),), self.fixed_s) if self.budget is None else self.budget(summary_BD)
         scores_BH = self._scores(summary_BD, key_B)
         p_BH = torch.softmax(scores_BH / self.tau.to(summary_BD.dtype), dim=-1)

@@ -190,7 +190,9 @@ def ablation() -> Suite:
             BudgetFormer(hidden=16),
             BudgetFormer(shared_networks=True),
             BudgetFormer(target_s=0.25),
+            BudgetFormer(detach_summary=True),
             BudgetFormerST(),
+            BudgetFormerST(detach_summary=False),
         ),
         seeds=(0, 1, 2),
     )

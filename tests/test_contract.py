@@ -54,6 +54,7 @@ VARIANTS: list[Method] = [
     replace(BF, learned_relevance=False, start_budget=0.5),
     *(replace(BF, summary=summary) for summary in ("max", "first")),
     replace(BF, target_s=0.5),
+    replace(BF, detach_summary=True),
     replace(BudgetFormerST(), reweighting="renormalised", target_s=None),
     replace(BF, noise_law="gumbel"),
     replace(BF, noise_law="none"),

@@ -281,3 +281,13 @@ def test_one_soft_head_each_is_full_attention_at_s_1() -> None:
         gate = controller(BudgetFormer(fixed_s=None, reweighting=reweighting, noise_law="none"), P, 1 - 1e-6)
         gate.tau.fill_(1.0)
         torch.testing.assert_close(call(gate.train()).gates_BH, call(gate.eval()).gates_BH, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_the_gradient_of_the_gates_reaches_the_input_unless_it_is_detached(detached: bool) -> None:
+    gate = BudgetFormer(detach_summary=detached).gates(SPEC, torch.Generator().manual_seed(0))[0].train()
+    x_BTD = torch.randn(3, 5, 16, requires_grad=True)
+    gates = gate(x_BTD, torch.ones(3, 5, dtype=torch.bool), torch.arange(3))
+    gates.gates_BH[:, 0].sum().backward()
+    assert (x_BTD.grad is None) is detached
+    assert all(parameter.grad is not None for parameter in gate.parameters())
