@@ -45,8 +45,8 @@ class BudgetFormer(Method):
         tau_start, tau_end, tau_shape: the temperature, > 0.
         noise_start, noise_end, noise_shape, noise_law: scale (>= 0) and law of the noise on the scores.
         summary: what the networks see of an input: mean or maximum over its real tokens, or its first token.
-        detach_summary: the gradient of the gates trains the networks alone, and does not reach the encoder by way of the
-            summary.
+        detach_summary: the gradient of the gates trains the networks alone; it does not reach the encoder by way of
+            the summary.
         hidden: hidden width of the budget network; None is D // 2.
         shared_networks: one pair of networks for all layers.
 
