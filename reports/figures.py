@@ -16,9 +16,16 @@ from reports.tables import Number, Table, Text
 STYLES = {
     "full-mha": ("#000000", "o"),
     "no-attention": ("#999999", "X"),
+    "layer-drop": ("#999999", "P"),
     "random-k": ("#E69F00", "s"),
+    "random-subset": ("#E69F00", "v"),
     "static-pruning": ("#0072B2", "^"),
+    "l0-gates": ("#009E73", "^"),
+    "subset-pruning": ("#56B4E9", "s"),
+    "budgeted-gates": ("#B8A200", "d"),
+    "mixture-of-heads": ("#CC79A7", "D"),
     "budgetformer": ("#D55E00", "D"),
+    "budgetformer-st": ("#D55E00", "h"),
 }
 """Colour and marker by method, the same in every figure. The colours are Okabe and Ito's, told apart by everyone."""
 
@@ -44,11 +51,9 @@ def style_of(method: str) -> tuple[str, str]:
     name = method.partition("(")[0].strip()
     if method in STYLES:
         return STYLES[method]
-    spare = zlib.crc32(method.encode())
-    marker = _SPARE_MARKERS[spare % len(_SPARE_MARKERS)]
-    if name in STYLES:
-        return STYLES[name][0], marker
-    return _SPARE_COLOURS[zlib.crc32(name.encode()) % len(_SPARE_COLOURS)], marker
+    colour = STYLES[name][0] if name in STYLES else _SPARE_COLOURS[zlib.crc32(name.encode()) % len(_SPARE_COLOURS)]
+    markers = [marker for marker in _SPARE_MARKERS if (colour, marker) not in STYLES.values()]
+    return colour, markers[zlib.crc32(method.encode()) % len(markers)]
 
 
 def has_points(table: Table) -> bool:
@@ -68,18 +73,24 @@ def accuracy_versus_cost(tables: Sequence[Table]) -> Figure:
     num_rows = -(-len(drawn) // num_columns)
     width, height = _FACET_INCHES
     with _look():
-        figure = Figure(figsize=(width * num_columns, height * num_rows + 0.5), layout="constrained")
+        figure = Figure(figsize=(width * num_columns, height * num_rows), layout="constrained")
         axes = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
         handles: dict[str, Any] = {}
         for table, facet in zip(drawn, axes, strict=False):
             handles |= _draw(table, facet)
         for unused in axes[len(drawn) :]:
             unused.remove()
+        # What a label takes, about: its letters, and its marker.
+        inches = 0.5 + 0.065 * max(map(len, handles))
+        num_legend_columns = min(max(1, int(width * num_columns / inches)), num_columns + 1)
+        num_legend_rows = -(-len(handles) // num_legend_columns)
+        figure.set_figwidth(max(width * num_columns, inches))
+        figure.set_figheight(height * num_rows + 0.5 + 0.15 * max(0, num_legend_rows - 2))
         legend = figure.legend(
             list(handles.values()),
             list(handles),
             loc="outside lower center",
-            ncols=3 if num_columns > 1 else 2,
+            ncols=num_legend_columns,
             frameon=False,
             title=_bars(drawn),
         )

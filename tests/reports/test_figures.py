@@ -63,6 +63,6 @@ def test_a_method_looks_the_same_everywhere_and_unlike_others() -> None:
     assert len(set(STYLES.values())) == len(STYLES)
     colour, marker = style_of("random-k(s=0.5)")
     assert colour == STYLES["random-k"][0]
-    assert marker not in {each for _, each in STYLES.values()}
+    assert (colour, marker) not in STYLES.values()
     assert style_of("mine") == style_of("mine")
     assert style_of("mine") not in STYLES.values()
