@@ -60,7 +60,15 @@ class HeadGatedAttention(nn.Module):
 
         Returns:
             The output, ``(B, T, D)``.
+
+        Raises:
+            ValueError: for an unknown execution, or gates of another shape.
         """
+        if execution not in EXECUTIONS:
+            raise ValueError(f"unknown execution {execution!r}. Known: {', '.join(EXECUTIONS)}")
+        if gates_BH is not None and gates_BH.shape != (len(x_BTD), self.num_heads):
+            expected = (len(x_BTD), self.num_heads)
+            raise ValueError(f"gates must be of shape (batch, heads) = {expected}, not {tuple(gates_BH.shape)}")
         if not self.heads:
             return self.out.bias.expand_as(x_BTD)
         if gates_BH is not None and len(self.heads) < self.num_heads:

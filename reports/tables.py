@@ -417,7 +417,10 @@ def _notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) -
         "rounds to 0. Differences are paired by seed, with the 95 % t interval of their mean. Bold: best of the "
         "column as printed, without a test.",
         "FLOPs per input, 1 MAC = 2 FLOPs, executed: counted on the products that ran over the padded test batches. "
-        "Cut: against the closed form of full attention's model on the same batches.",
+        "Cut: against the closed form of full attention's model on the same batches. Heads executed: mean of k / H "
+        "that ran. s_mean: mean fraction of heads that was asked for; -- where none is.",
+        "Execution: dense is full attention; sliced, unused heads' weights are gone; gathered, each input's own heads; "
+        "masked, all heads.",
         "b1, b32: median time of one test input and of a batch of 32. b32 time / full: median over rounds in turns "
         "with full attention, in one process; masked runs compute every head, so theirs tells nothing of saved work.",
         _noise(done["latency_b32_aa_ratio"].dropna()),
@@ -445,7 +448,8 @@ def _listed(values: pd.Series, describe: Callable[[Any], str]) -> str:
 def _noise(ratios: pd.Series) -> str:
     if not len(ratios):
         return "Noise of b32 time / full: unknown, full attention was not timed against itself."
-    return f"Noise of b32 time / full: full attention over itself gave {ratios.min():.3f} to {ratios.max():.3f}."
+    least, most = f"{ratios.min():.3f}", f"{ratios.max():.3f}"
+    return f"Noise of b32 time / full: full attention over itself gave {least}{'' if least == most else f' to {most}'}."
 
 
 def _emissions(energies: pd.Series) -> str:

@@ -175,7 +175,9 @@ def _trials(options: argparse.Namespace) -> list[Trial]:
         return trials
     suite, factors = read_factors(options.tuned)
     if suite != options.suite:
-        print(f"suites: {options.tuned} is of suite {suite}, not {options.suite}", file=sys.stderr)
+        raise ValueError(
+            f"--tuned {options.tuned} is of suite {suite}; python -m suites tune {options.suite} makes one"
+        )
     trials, unknown = with_factors(trials, factors)
     for name in unknown:
         print(f"suites: {options.tuned} has no factor for {name}; kept at 1", file=sys.stderr)

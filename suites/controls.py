@@ -25,18 +25,23 @@ def control_gates(gates_NLH: Gates, relevance_NLH: Gates | None, rng: np.random.
     Returns:
         By name: ``shuffled``, the gates of another input; ``modal_set``, in each layer the most frequent set of heads
         for all, with the mean gates of the inputs that chose it; ``random_heads``, each input's own gates on heads
-        drawn at random; ``mean_k``, each input's best heads, but the same number for all: the layer's mean.
+        drawn at random; ``mean_k``, each input's best heads, but the same number for all: the layer's mean (left out
+        where all have the same number).
     """
     if len(gates_NLH) < 2 or (gates_NLH == gates_NLH[0]).all():
         return {}
     per_layer = range(gates_NLH.shape[1])
     relevance = gates_NLH if relevance_NLH is None else relevance_NLH
-    return {
+    controls = {
         "shuffled": gates_NLH[_derangement(len(gates_NLH), rng)],
         "modal_set": np.stack([_modal_set(gates_NLH[:, layer]) for layer in per_layer], axis=1),
         "random_heads": rng.permuted(gates_NLH, axis=2),
-        "mean_k": np.stack([_mean_k(gates_NLH[:, layer], relevance[:, layer]) for layer in per_layer], axis=1),
     }
+    k_NL = (gates_NLH > 0).sum(axis=2)
+    if (k_NL != k_NL[0]).any():
+        means = [_mean_k(gates_NLH[:, layer], relevance[:, layer]) for layer in per_layer]
+        controls["mean_k"] = np.stack(means, axis=1)
+    return controls
 
 
 def _derangement(size: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -101,8 +102,9 @@ def _attempt(store: Store, circumstance: dict[str, Any], trial: Trial, share: So
     arrays: Arrays = {}
     try:
         record, arrays = run_trial(trial, ours, share)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
+        ours |= {"traceback": "".join(traceback.format_exception(error))}
         record = Record(question=trial.question(), status="failed", error=message, circumstance=ours)
     store.save(record, arrays)
     return Attempt(record, time.monotonic() - start)

@@ -33,6 +33,16 @@ class Evaluation:
         return float((self.arrays["prediction"] == self.arrays["label"]).mean())
 
 
+def check_gates(gates_BLH: torch.Tensor) -> None:
+    """Refuses gates that are no weights: what ran with them would mean nothing.
+
+    Raises:
+        ValueError: if one is negative or not finite.
+    """
+    if not ((gates_BLH >= 0) & gates_BLH.isfinite()).all():
+        raise ValueError("a gate is negative or not a finite number")
+
+
 def evaluate(
     model: Encoder, split: EncodedSplit, device: str = "cpu", *, gates_NLH: NDArray[np.float32] | None = None
 ) -> Evaluation:
@@ -43,6 +53,9 @@ def evaluate(
         split: the inputs.
         device: where the model is.
         gates_NLH: gates to use in place of those that the model would choose, in the split's order.
+
+    Raises:
+        ValueError: if a gate is negative or not finite.
     """
     order = evaluation_order(split, EVALUATION_BATCH_SIZE)
     columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
@@ -50,6 +63,7 @@ def evaluate(
         for rows, batch in zip(order, batches(split, order, device), strict=True):
             given = None if gates_NLH is None else torch.from_numpy(gates_NLH[rows]).to(device)
             output = model(batch.tokens_BT, batch.mask_BT, given)
+            check_gates(output.gates_BLH)
             columns["prediction"].append(output.logits_BC.argmax(dim=1).cpu().numpy())
             columns["loss"].append(F.cross_entropy(output.logits_BC, batch.labels_B, reduction="none").cpu().numpy())
             columns["gates"].append(output.gates_BLH.cpu().numpy())

@@ -1,5 +1,6 @@
 """From a suite to its trials, and what of them is done already."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -11,6 +12,7 @@ from budgetformer.method import Method
 from budgetformer.surgery import Execution
 from suites.data import load_splits
 from suites.definitions import Sizes, Suite, TaskUse
+from suites.evaluate import check_gates
 from suites.record import PROTOCOL, Record
 from suites.registry import find_method, label, source_of
 
@@ -162,10 +164,22 @@ def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
 
 
 def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
-    """Lets a method refuse the encoder and the execution before hours of other trials have run."""
+    """Lets a method show that it fits the encoder and the execution, before hours of other trials have run."""
     spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
-    gates = method.gates(spec, torch.Generator().manual_seed(0))
+    tokens_BT, mask_BT = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
+    name = label(method)
     try:
-        method.for_inference(Encoder(spec, gates), execution)
-    except ValueError as error:
-        raise ValueError(f"--execution {execution} is not for {label(method)}: {error}") from error
+        json.dumps(method.params, allow_nan=False)
+        model = Encoder(spec, method.gates(spec, torch.Generator().manual_seed(0)))
+        check_gates(model(tokens_BT, mask_BT).gates_BLH)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"method {name} cannot be run: {_in_one_line(error)}") from error
+    try:
+        method.for_inference(model, execution)(tokens_BT, mask_BT)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"--execution {execution} is not for {name}: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"

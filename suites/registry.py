@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import keyword
+import re
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -118,7 +119,7 @@ def _import(file: Path) -> ModuleType:
     """Imports a file by its stem: a worker that unpickles a method finds its class by that name and ``sys.path``."""
     path = file.resolve()
     if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"--plugin {file}: {'no Python file (.py)' if path.is_file() else 'there is no such file'}")
+        raise ValueError(f"--plugin {file}: {'no Python file (.py)' if path.exists() else 'there is no such file'}")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise ValueError(f"--plugin {file}: {path.stem!r} is no name of a module; rename the file")
     sys.path.append(str(path.parent))  # last, so that nothing beside the file hides a module of the bench
@@ -147,8 +148,12 @@ def _add(known: dict[str, type[Method]], method: object, where: str) -> None:
     """Adds a method from outside to the known ones, if it is fit for that."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise ValueError(f"{where} is no subclass of budgetformer.Method")
-    if not isinstance(getattr(method, "name", None), str):
-        raise ValueError(f"{where} has no name")
+    if not re.fullmatch(r"[\w.-]+", str(getattr(method, "name", ""))):
+        raise ValueError(f"{where} needs a name of letters, digits, '-', '.' and '_'")
+    annotated = vars(method).get("__annotations__", {})
+    fields = [field for field, hint in annotated.items() if "ClassVar" not in str(hint)]
+    if fields and "__dataclass_params__" not in vars(method):
+        raise ValueError(f"{where} needs @dataclass(frozen=True, kw_only=True), for its fields {', '.join(fields)}")
     required = [field.name for field in dataclasses.fields(method) if _has_no_default(field)]
     if required:
         raise ValueError(f"{where} needs a default for {', '.join(required)}")

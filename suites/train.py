@@ -88,7 +88,7 @@ def train(
         total = means.pop("total")
         if not math.isfinite(total):
             raise TrainingDivergedError(f"the training loss is {total} in epoch {epoch + 1}")
-        validation = evaluate(method.for_inference(model), data.validation, device)
+        validation = evaluate(method.for_inference(model, "auto"), data.validation, device)
         history.append(
             {"epoch": epoch + 1.0, "train_loss": total}
             | {f"{name}_loss": value for name, value in means.items()}

@@ -56,8 +56,12 @@ class Choice:
 
 
 def search_points(num: int) -> list[float]:
-    """Factors on the recipe's peak rate, equally spaced in their logarithm; an odd number of them contains 1."""
-    return [WIDEST ** (2 * index / (num - 1) - 1) for index in range(num)] if num > 1 else [1.0]
+    """Factors on the recipe's peak rate, equally spaced in their logarithm; 1 is one of them.
+
+    An even number of them goes one step less far up.
+    """
+    half = num // 2
+    return [WIDEST ** (index / half) for index in range(-half, num - half)] if half else [1.0]
 
 
 def tuning_trials(suite: Suite, options: Options, points: Sequence[float]) -> list[Trial]:
@@ -108,10 +112,12 @@ def read_factors(file: Path) -> tuple[str, Factors]:
     """The suite and the factors that ``write_factors`` wrote.
 
     Raises:
-        ValueError: if it did not write that.
-        OSError: if the file cannot be read.
+        ValueError: if the file cannot be read, or it did not write that.
     """
-    text = file.read_bytes()
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"--tuned {file}: {error.strerror}; python -m suites tune writes such a file") from error
     try:
         content = json.loads(text)
         for factor in (factor for of_task in content["factors"].values() for factor in of_task.values()):

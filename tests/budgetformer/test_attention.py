@@ -135,3 +135,16 @@ def test_a_head_that_is_gone_cannot_be_kept() -> None:
 def test_sizes_that_do_not_fit_are_refused(width: int, num_heads: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HeadGatedAttention(width, num_heads)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 4), (3, 5), (4,)])
+@pytest.mark.parametrize("execution", ["masked", "gathered"])
+def test_gates_of_another_shape_are_refused(shape: tuple[int, ...], execution: str) -> None:
+    layer = HeadGatedAttention(16, 4)
+    with pytest.raises(ValueError, match=r"gates must be of shape \(batch, heads\) = \(3, 4\), not"):
+        layer(torch.randn(3, 5, 16), torch.ones(shape), execution=execution)
+
+
+def test_an_unknown_execution_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"unknown execution 'sliced'\. Known: masked, gathered"):
+        HeadGatedAttention(16, 4)(torch.randn(1, 2, 16), execution="sliced")

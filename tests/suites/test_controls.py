@@ -55,6 +55,11 @@ def test_mean_k_keeps_the_best_heads_by_relevance_and_the_same_number_for_all(co
     assert mean_k[4] == [0, 0, 1, 1]
 
 
+def test_the_same_number_of_heads_for_all_leaves_out_the_mean() -> None:
+    gates_NLH = np.eye(4, dtype=np.float32)[:, None]
+    assert tuple(control_gates(gates_NLH, None, np.random.default_rng(0))) == ("shuffled", "modal_set", "random_heads")
+
+
 def test_a_constant_choice_has_no_controls() -> None:
     assert control_gates(np.ones((5, 2, 4), dtype=np.float32), None, np.random.default_rng(0)) == {}
     assert control_gates(np.ones((1, 2, 4), dtype=np.float32), None, np.random.default_rng(0)) == {}

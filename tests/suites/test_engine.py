@@ -137,7 +137,6 @@ def test_layers_of_two_kinds_run_each_in_its_way(tmp_path: Path) -> None:
 
 
 def test_a_choice_per_input_is_tried_without_it(records: dict[str, Record], store: Store) -> None:
-    controls = [f"accuracy_{name}" for name in CONTROLS]
     per_input = [name for name, record in records.items() if record.metrics["accuracy_shuffled"] is not None]
     assert {"random-k", "mixture-of-heads"} <= set(per_input) <= {
         "random-k", "mixture-of-heads", "budgetformer", "budgetformer-st",
@@ -146,12 +145,11 @@ def test_a_choice_per_input_is_tried_without_it(records: dict[str, Record], stor
         arrays = store.arrays(record.id)
         for control in CONTROLS:
             accuracy = record.metrics[f"accuracy_{control}"]
-            assert (accuracy is not None) is (name in per_input)
+            if control != "mean_k":
+                assert (accuracy is not None) is (name in per_input)
             if accuracy is not None:
                 assert accuracy == (arrays[f"prediction_{control}"] == arrays["label"]).mean()
-        assert sum(record.metrics[control] is None for control in controls) in (0, 4)
-    random_k = records["random-k"].metrics  # its k is the same for every input
-    assert random_k["accuracy_mean_k"] == random_k["accuracy"]
+    assert records["random-k"].metrics["accuracy_mean_k"] is None  # its k is the same for every input
 
 
 def test_what_is_trained_softly_is_tested_so_too(records: dict[str, Record]) -> None:

@@ -2,11 +2,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import torch
+from torch import nn
 
 from budgetformer.adaptive import BudgetFormer
+from budgetformer.encoder import EncoderSpec
+from budgetformer.gates import AllHeads, Gates
 from budgetformer.method import Method
 from suites import registry
 from suites.definitions import SUITES, Sizes, find_suite
@@ -154,3 +158,49 @@ def test_the_label_is_not_part_of_the_question() -> None:
     renamed = question | {"method": {"name": "m", "params": {"s": 1}, "label": "m(s=1)"}}
     changed = question | {"method": {"name": "m", "params": {"s": 2}, "label": "m"}}
     assert question_id(question) == question_id(renamed) != question_id(changed)
+
+
+class Faulty(nn.Module):
+    """Gates that are not what they should be."""
+
+    def __init__(self, gates_1H: list[float]) -> None:
+        super().__init__()
+        self.gates_1H = torch.tensor([gates_1H])
+
+    def forward(self, *_: object) -> Gates:
+        return Gates(self.gates_1H)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistaken(Method):
+    """A method of a user, with a mistake in it."""
+
+    name: ClassVar[str] = "mistaken"
+    fault: Any = "raises"
+
+    def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
+        if self.fault == "exits":
+            raise SystemExit(0)
+        if isinstance(self.fault, list):
+            return nn.ModuleList(Faulty(self.fault) for _ in range(spec.num_layers))
+        if self.fault == "one layer":
+            return nn.ModuleList([AllHeads()])
+        raise KeyError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raises", "KeyError: 'no such thing'"),
+        ("exits", "SystemExit: 0"),
+        ("one layer", "1 gate modules for 2 layers"),
+        ([1.0], r"gates must be of shape \(batch, heads\) = \(1, 8\), not \(1, 1\)"),
+        ([-1.0] * 8, "a gate is negative or not a finite number"),
+        ([1e300] * 8, "a gate is negative or not a finite number"),
+        (float("nan"), "not JSON compliant"),
+        (object(), "is not JSON serializable"),
+    ],
+)
+def test_a_faulty_method_is_refused_by_name_before_anything_runs(fault: object, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^method mistaken.* cannot be run: .*{message}"):
+        make_plan(replace(find_suite("smoke"), methods=(Mistaken(fault=fault),)), Options())

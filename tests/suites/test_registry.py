@@ -106,7 +106,7 @@ def test_an_installed_package_can_add_a_method(monkeypatch: pytest.MonkeyPatch) 
     [
         ("Nothing", "cannot be loaded"),
         ("PLUGIN", "PLUGIN is no subclass"),
-        ("Method", "Method has no name"),
+        ("Method", "Method needs a name of letters, digits"),
         ("Taken", "Taken has the name of another method: random-k"),
         ("Demanding", "Demanding needs a default for k"),
     ],
@@ -145,6 +145,14 @@ def test_a_plugin_adds_the_methods_that_it_defines(folder: Path) -> None:
         ("plugin_imports.py", "from baselines.random_k import RandomK", "defines no subclass of budgetformer.Method"),
         ("plugin_taken.py", PLUGIN.replace('"mine"', '"random-k"'), "Mine has the name of another method: random-k"),
         ("plugin_twice.py", PLUGIN + "\nclass Other(Mine):\n    name = 'mine'\n", "Other has the name of another"),
+        ("plugin_name.py", PLUGIN.replace('"mine"', '"my method"'), "Mine needs a name of letters, digits"),
+        (
+            "plugin_plain.py",
+            PLUGIN.replace("@dataclass(frozen=True, kw_only=True)\n", "").replace(
+                "\n\nclass Base", "    k: int = 1\n\nclass Base"
+            ),
+            "Mine needs @dataclass(frozen=True, kw_only=True), for its fields k",
+        ),
         ("plugin_needs.py", PLUGIN.replace("\n\nclass Base", "    k: int\n\nclass Base"), "Mine needs a default for k"),
     ],
 )
