@@ -26,8 +26,8 @@ def test_a_random_subset_is_one_of_its_seed() -> None:
 def test_every_head_is_as_likely_to_be_kept() -> None:
     counts = torch.zeros(8)
     for seed in range(500):
-        for heads in kept(RandomSubset(s=0.25), seed):
-            counts[list(heads)] += 1
+        for gate in RandomSubset(s=0.25).gates(SPEC, torch.Generator().manual_seed(seed)):
+            counts += gate.get_buffer("gates_H")
     # 2,000 sets of 2 of 8: 500 each, standard deviation 19
     assert ((counts - 500).abs() < 80).all()
 

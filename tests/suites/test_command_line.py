@@ -42,7 +42,7 @@ def suites(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
         (["run", "smoke", "--execution", "fast"], "unknown execution 'fast'"),
         (["run", "smoke", "--rerun", "maybe"], "invalid choice: 'maybe'"),
         (["run", "smoke", "--device", "cuda"], "--device cuda: torch sees no CUDA device"),
-        (["run", "smoke", "--tuned", "none.json"], "'none.json'"),
+        (["run", "smoke", "--tuned", "none.json"], "--tuned none.json: No such file"),
         (["run", "smoke", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
         (["list", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
         (["tune", "smoke", "--trials", "0"], "'0' is no number of trials"),

@@ -118,9 +118,16 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
     for record in records.values():
         assert record.metrics.keys() == METRICS.keys()
         for key, value in record.metrics.items():
-            # there may be no budget, no trace of a data-dependent route, no full attention to compare with itself, no
+            # there may be no known difficulty, no budget, no trace of a data-dependent route, no full attention to compare with itself, no
             # gates that learn or choose by the input, and no energy of a window that is too short
-            may_be_none: tuple[str, ...] = ("s_mean", "macs_traced", "paper", "latency_b32_aa", "accuracy_")
+            may_be_none: tuple[str, ...] = (
+                "s_mean",
+                "macs_traced",
+                "paper",
+                "latency_b32_aa",
+                "accuracy_",
+                "heads_executed_per_diff",
+            )
             if record.method not in {method.name for method in CORE}:
                 may_be_none += ("train_energy", "train_co2", "inference_energy", "inference_co2")
             assert value is not None or key.startswith(may_be_none)
