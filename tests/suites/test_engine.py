@@ -118,8 +118,8 @@ def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> N
     for record in records.values():
         assert record.metrics.keys() == METRICS.keys()
         for key, value in record.metrics.items():
-            # there may be no known difficulty, no budget, no trace of a data-dependent route, no full attention to compare with itself, no
-            # gates that learn or choose by the input, and no energy of a window that is too short
+            # there may be no known difficulty, no budget, no trace of a data-dependent route, no full attention to
+            # compare with itself, no gates that learn or choose by the input, no energy of a window that is too short
             may_be_none: tuple[str, ...] = (
                 "s_mean",
                 "macs_traced",
