@@ -111,7 +111,7 @@ def quick() -> Suite:
     """The default: the five methods on the embedded texts."""
     return Suite(
         name="quick",
-        summary="2 tasks x 5 methods x 3 seeds on real text, in a quarter of an hour on 2 cores",
+        summary="2 tasks x 5 methods x 3 seeds on real text, in 15 to 25 minutes on 2 cores",
         tasks=(
             TaskUse(name="bbc-topics", max_length=128, recipe=Recipe(lr=2e-3, epochs=2, batch_size=16)),
             TWEETS,
