@@ -1,4 +1,4 @@
-"""Checks of a method's parameters: one clear line that names the field, its value and what it may be."""
+"""Checks of parameters: one clear line that names the field, its value and what it may be."""
 
 import math
 from types import NoneType

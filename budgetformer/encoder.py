@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from budgetformer.attention import HeadGatedAttention
+from budgetformer.checks import check_interval, check_whole
 from budgetformer.gates import Gates
 from budgetformer.selection import input_keys
 
@@ -34,7 +35,7 @@ class EncoderSpec:
             of them; with large ones words stay apart from one another, and from their positions, for longer.
 
     Raises:
-        ValueError: for a size that is not positive, a width that the heads do not divide, or a dropout outside [0, 1).
+        ValueError: for a value outside its range, or a width that the heads do not divide.
     """
 
     vocab_size: int
@@ -49,18 +50,12 @@ class EncoderSpec:
     embedding_std: float = 0.02
 
     def __post_init__(self) -> None:
-        for field in ("vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
-        if self.ffn_width is not None and self.ffn_width < 1:
-            raise ValueError(f"ffn_width must be positive, not {self.ffn_width}")
+        check_whole(self, 1, "vocab_size", "num_classes", "max_length", "width", "num_layers", "num_heads")
+        check_whole(self, 1, "ffn_width", optional=True)
+        check_interval(self, "[0, 1)", "dropout", "token_dropout")
+        check_interval(self, "(0, inf)", "embedding_std")
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
-        if not self.embedding_std > 0:
-            raise ValueError(f"embedding_std must be positive, not {self.embedding_std}")
-        for field in ("dropout", "token_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field} must be in [0, 1), not {getattr(self, field)}")
 
     @property
     def ffn_size(self) -> int:

@@ -72,10 +72,10 @@ class Suite:
     sizes: Sizes = Sizes()
 
 
-CONTROLS: tuple[Method, ...] = (FullMHA(), NoAttention())
+ENDS: tuple[Method, ...] = (FullMHA(), NoAttention())
 """The two ends: all heads, and none."""
 
-CORE: tuple[Method, ...] = (*CONTROLS, RandomK(), StaticPruning(), BudgetFormer())
+CORE: tuple[Method, ...] = (*ENDS, RandomK(), StaticPruning(), BudgetFormer())
 """One method of each kind: constant or per input, drawn, scored or learned."""
 
 FRACTIONS = (0.25, 0.5)
@@ -91,7 +91,7 @@ TWEETS = TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, reci
 
 
 def smoke() -> Suite:
-    """Everything once."""
+    """The whole harness once."""
     recipe = Recipe(epochs=1)
     return Suite(
         name="smoke",
@@ -129,7 +129,7 @@ def counted() -> Suite:
         summary="methods that are told how many heads, at H/4 and H/2 of them",
         tasks=(LOOKUP, TWEETS),
         methods=(
-            *CONTROLS,
+            *ENDS,
             LayerDrop(),
             *(method(s=s) for method, s in product(at_each, FRACTIONS)),
             StaticPruning(score="random"),
@@ -147,7 +147,7 @@ def learned() -> Suite:
         summary="methods that learn how many heads, those with an aim at H/4 and H/2",
         tasks=(LOOKUP, TWEETS),
         methods=(
-            *CONTROLS,
+            *ENDS,
             *(L0Gates(s=s) for s in FRACTIONS),
             BudgetFormer(),
             *(BudgetFormerST(target_s=s) for s in FRACTIONS),
@@ -164,7 +164,7 @@ def ablation() -> Suite:
         summary="BudgetFormer with each of its choices changed, and every gate formula with every re-weighting",
         tasks=(LOOKUP, TWEETS),
         methods=(
-            *CONTROLS,
+            *ENDS,
             *(BudgetFormer(gate=gate, reweighting=reweighting) for gate, reweighting in formulas),
             # The fractions of the paper; with 8 heads and floor, 0.1 keeps none.
             *(BudgetFormer(fixed_s=s) for s in (0.1, 0.25, 0.5, 1.0)),

@@ -171,7 +171,8 @@ def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
     try:
         json.dumps(method.params, allow_nan=False)
         model = Encoder(spec, method.gates(spec, torch.Generator().manual_seed(0)))
-        check_gates(model(tokens_BT, mask_BT).gates_BLH)
+        for each in (model, method.for_inference(model, "auto")):
+            check_gates(each(tokens_BT, mask_BT).gates_BLH)
     except (Exception, SystemExit) as error:
         raise ValueError(f"method {name} cannot be run: {_in_one_line(error)}") from error
     try:

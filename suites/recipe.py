@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from budgetformer.checks import check_interval, check_whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -35,11 +37,10 @@ class Recipe:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("lr", "epochs", "batch_size", "clip_norm", "threads"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} must be positive, not {getattr(self, field)}")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup must be in [0, 1), not {self.warmup}")
+        check_whole(self, 1, "epochs", "batch_size", "threads")
+        check_interval(self, "(0, inf)", "lr", "clip_norm", "embedding_std")
+        check_interval(self, "[0, inf)", "weight_decay")
+        check_interval(self, "[0, 1)", "warmup", "dropout", "token_dropout")
 
     def lr_factor(self, progress: float) -> float:
         """The share of the peak rate at some progress in [0, 1]."""

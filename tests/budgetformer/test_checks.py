@@ -38,6 +38,8 @@ def test_what_is_no_number_is_refused(value: Any) -> None:
 def test_none_passes_where_it_may() -> None:
     check_interval(Owner(None), "[0, 1]", "value", optional=True)
     check_whole(Owner(None), 1, "value", optional=True)
+    with pytest.raises(ValueError, match=r"value must be a number in \[1, inf\), not None"):
+        check_whole(Owner(None), 1, "value")
 
 
 def test_whole_numbers() -> None:

@@ -219,3 +219,4 @@ def test_latex_compiles(tmp_path: Path) -> None:
     source.write_text(latex_document(tables(tmp_path / "results", *golden_records())), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert source.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")

@@ -171,6 +171,13 @@ class Faulty(nn.Module):
         return Gates(self.gates_1H)
 
 
+class FaultyLater(Faulty):
+    """The mistake shows at inference alone."""
+
+    def forward(self, *_: object) -> Gates:
+        return Gates(torch.ones_like(self.gates_1H) if self.training else self.gates_1H)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mistaken(Method):
     """A method of a user, with a mistake in it."""
@@ -183,6 +190,8 @@ class Mistaken(Method):
             raise SystemExit(0)
         if isinstance(self.fault, list):
             return nn.ModuleList(Faulty(self.fault) for _ in range(spec.num_layers))
+        if self.fault == "later":
+            return nn.ModuleList(FaultyLater([-1.0] * spec.num_heads) for _ in range(spec.num_layers))
         if self.fault == "one layer":
             return nn.ModuleList([AllHeads()])
         raise KeyError("no such thing")
@@ -193,6 +202,7 @@ class Mistaken(Method):
     [
         ("raises", "KeyError: 'no such thing'"),
         ("exits", "SystemExit: 0"),
+        ("later", "a gate is negative or not a finite number"),
         ("one layer", "1 gate modules for 2 layers"),
         ([1.0], r"gates must be of shape \(batch, heads\) = \(1, 8\), not \(1, 1\)"),
         ([-1.0] * 8, "a gate is negative or not a finite number"),

@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def test_the_test_split_is_not_read_in_training(data: EncodedTask) -> None:
 
 def test_a_loss_that_is_no_number_ends_training(data: EncodedTask) -> None:
     with pytest.raises(TrainingDivergedError, match="epoch 1"):
-        run(data, FullMHA(), Recipe(lr=math.inf, epochs=2, batch_size=8))
+        run(data, FullMHA(), Recipe(lr=1e38, epochs=2, batch_size=8))
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:
@@ -102,7 +101,20 @@ def test_the_rate_rises_then_falls_to_zero() -> None:
     assert [recipe.lr_factor(p) for p in (0.05, 0.1, 0.55, 1.0)] == pytest.approx([0.5, 1.0, 0.5, 0.0])
 
 
-@pytest.mark.parametrize("wrong", [{"lr": 0}, {"epochs": 0}, {"batch_size": -1}, {"threads": 0}, {"warmup": 1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": 0},
+        {"epochs": 0},
+        {"batch_size": -1},
+        {"threads": 0},
+        {"warmup": 1.0},
+        {"epochs": 1.5},
+        {"dropout": 1.0},
+        {"token_dropout": -0.1},
+        {"embedding_std": 0.0},
+    ],
+)
 def test_a_recipe_refuses_what_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Recipe(**wrong)  # type: ignore[arg-type]
