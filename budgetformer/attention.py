@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from budgetformer.execution import EXECUTIONS
+from budgetformer.execution import EXECUTIONS, kernel_fits
+from budgetformer.kernel import PackedWeights, load_kernel, pack
 
 
 class HeadGatedAttention(nn.Module):
@@ -45,9 +46,13 @@ class HeadGatedAttention(nn.Module):
         self.heads = tuple(range(num_heads))
         self.qkv = nn.Linear(width, 3 * num_heads * self.head_width)
         self.out = nn.Linear(num_heads * self.head_width, width)
+        self._packed: tuple[list[int], list[tuple[int, int]], PackedWeights] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_packed": None}  # of a copy's weights the layout is made anew
 
     def forward(
-        self, x_BTD: Tensor, gates_BH: Tensor | None = None, mask_BT: Tensor | None = None, execution: str = "masked"
+        self, x_BTD: Tensor, gates_BH: Tensor | None = None, mask_BT: Tensor | None = None, execution: str = "auto"
     ) -> Tensor:
         """Attends within each input.
 
@@ -56,13 +61,14 @@ class HeadGatedAttention(nn.Module):
             gates_BH: one gate >= 0 per input and head, in the numbering of the full layer; None is 1 everywhere.
             mask_BT: True at real tokens; None means that there is no padding. An input of padding alone attends to
                 all of its tokens, so that its output stays finite.
-            execution: how to run it, a key of ``budgetformer.execution.EXECUTIONS``.
+            execution: how to run it, a key of ``budgetformer.execution.EXECUTIONS``. All give the same output; ``auto``
+                is the fastest that fits.
 
         Returns:
             The output, ``(B, T, D)``.
 
         Raises:
-            ValueError: for an unknown execution, or gates of another shape.
+            ValueError: for an unknown execution, gates of another shape, or ``compiled`` where the kernel does not fit.
         """
         if execution not in EXECUTIONS:
             raise ValueError(f"unknown execution {execution!r}. Known: {', '.join(EXECUTIONS)}")
@@ -75,7 +81,25 @@ class HeadGatedAttention(nn.Module):
             gates_BH = gates_BH[:, list(self.heads)]
         if mask_BT is not None:
             mask_BT = mask_BT | ~mask_BT.any(dim=1, keepdim=True)
+        if execution == "compiled" and not kernel_fits(self, x_BTD, gates_BH):
+            raise ValueError(
+                "execution compiled needs float32 on a CPU, no gradients, no dropout, no autocast, and a C++ compiler "
+                f"(here: {load_kernel().description}); auto runs what fits"
+            )
         return EXECUTIONS[execution](self, x_BTD, gates_BH, mask_BT)
+
+    def packed_weights(self) -> PackedWeights:
+        """The weights as the kernel reads them; made once while they are frozen and unchanged.
+
+        What is written through ``.data`` of a frozen weight escapes notice, as it escapes autograd's.
+        """
+        parameters = list(self.parameters())
+        if any(parameter.requires_grad or parameter.is_inference() for parameter in parameters):
+            return pack(self.qkv, self.out, self.head_width)
+        state = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
+        if self._packed is None or self._packed[:2] != (list(map(id, parameters)), state):
+            self._packed = list(map(id, parameters)), state, pack(self.qkv, self.out, self.head_width)
+        return self._packed[2]
 
     @torch.no_grad()
     def keep(self, heads: Sequence[int], gates_H: Tensor | None = None) -> None:

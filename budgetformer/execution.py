@@ -1,20 +1,27 @@
 """The ways in which a set of gates is really run.
 
 ``masked`` computes every head and multiplies by the gate: the reference, which saves nothing. ``gathered`` does no
-work for a head that an input does not use. ``sliced`` is ``masked`` on a layer whose unused heads' weights are gone
+work for a head that an input does not use. ``compiled`` is ``gathered`` as one CPU kernel. ``auto`` runs the fastest
+that fits. ``sliced`` is not another one: it is any of them on a layer whose unused heads' weights are gone
 (``HeadGatedAttention.keep``). All agree to float tolerance.
 
-Shapes: B batch, T tokens, D width, A heads of this layer, K head width, P active (input, head) pairs.
+Shapes: B batch, T tokens, D width, A heads of this layer, K head width, P active (input, head) pairs, S inputs with an
+active head, in an order in which the users of a head stand together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from budgetformer.kernel import load_kernel
 
 if TYPE_CHECKING:
     from budgetformer.attention import HeadGatedAttention
@@ -37,38 +44,169 @@ def masked(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, ma
     return out_BTD
 
 
+class Run(NamedTuple):
+    """Neighbours in the order of a batch that all use a head: inputs ``start`` to ``stop``, pairs from ``pair`` on."""
+
+    head: int
+    start: int
+    stop: int
+    pair: int
+
+
+def find_runs(active_BA: Tensor) -> tuple[Tensor, list[Run]]:
+    """An order of the inputs in which each head's users form few runs.
+
+    Inputs are sorted by their head set, read as a number in Gray code with the most used head as the highest bit:
+    neighbours then differ in few heads.
+
+    Returns:
+        The inputs with at least one head, in that order, ``(S,)``; and the runs, head by head.
+    """
+    # A number has 62 bits to sort by; what heads beyond these do to the runs is left to chance.
+    most_used = active_BA.sum(dim=0).argsort(descending=True)[:62]
+    bits = torch.arange(len(most_used) - 1, -1, -1, device=active_BA.device)
+    rank_B = (active_BA[:, most_used].long() << bits).sum(dim=1)
+    for shift in (1, 2, 4, 8, 16, 32):
+        rank_B = rank_B ^ (rank_B >> shift)
+    order_B = rank_B.argsort()
+    order_S = order_B[active_BA.any(dim=1)[order_B]]
+    used_AS = active_BA[order_S].t().to(torch.int8)
+    edges = F.pad(used_AS, (1, 1)).diff(dim=1)
+    starts, stops = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
+    runs = []
+    pair = 0
+    for (head, start), (_, stop) in zip(starts, stops, strict=True):
+        runs.append(Run(head, start, stop, pair))
+        pair += stop - start
+    return order_S, runs
+
+
 def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """Computes the active (input, head) pairs only: Q, K, V, scores, AV and output product.
 
-    Each head's product runs on the inputs that chose it; one attention call serves all pairs.
+    The batch is sorted once, so that the inputs of a head are a few contiguous runs: its products read and write views.
+    One attention call serves all pairs.
     """
     if gates_BA is None:
         return masked(layer, x_BTD, None, mask_BT)
-    width = x_BTD.shape[-1]
+    batch, tokens, width = x_BTD.shape
     num_heads, head_width = len(layer.heads), layer.head_width
-    head_P, input_P = (gates_BA > 0).t().nonzero(as_tuple=True)
-    out_BTD = layer.out.bias.expand_as(x_BTD).clone()
-    if len(head_P) == 0:
-        return out_BTD
-    counts = torch.bincount(head_P, minlength=num_heads).tolist()
+    active_BA = gates_BA > 0
+    order_S, runs = find_runs(active_BA)
+    if not runs:
+        return layer.out.bias.expand_as(x_BTD).clone()
     qkv_weight = layer.qkv.weight.view(num_heads, 3 * head_width, width)
     qkv_bias = layer.qkv.bias.view(num_heads, 3 * head_width)
     out_weight = layer.out.weight.view(width, num_heads, head_width)
-    inputs = torch.split(input_P, counts)
-    qkv_PTK3 = torch.cat(
-        [F.linear(x_BTD[rows], qkv_weight[h], qkv_bias[h]) for h, rows in enumerate(inputs) if len(rows)]
-    )
+    head_P, place_P = active_BA[order_S].t().nonzero(as_tuple=True)
+    input_P = order_S[place_P]
+    # Without gradients and casts, products go straight to their place; otherwise they are put together.
+    in_place = not (torch.is_grad_enabled() or torch.is_autocast_enabled(x_BTD.device.type))
+
+    x_STD = x_BTD[order_S]
+    if in_place:
+        qkv_PTK3 = x_BTD.new_empty(len(head_P), tokens, 3 * head_width)
+        for head, start, stop, pair in runs:
+            into = qkv_PTK3[pair : pair + stop - start].flatten(0, 1)
+            torch.addmm(qkv_bias[head], x_STD[start:stop].flatten(0, 1), qkv_weight[head].t(), out=into)
+    else:
+        qkv_PTK3 = torch.cat([F.linear(x_STD[r.start : r.stop], qkv_weight[r.head], qkv_bias[r.head]) for r in runs])
+    del x_STD
     # A head axis of size one keeps the call on the fused kernel.
     keep_keys = None if mask_BT is None else mask_BT[input_P][:, None, None, :]
     out_PTK = _attend(layer, qkv_PTK3[:, None], keep_keys)[:, 0]
-    out_PTK = out_PTK * gates_BA[input_P, head_P][:, None, None].to(out_PTK.dtype)
-    for h, (rows, out) in enumerate(zip(inputs, torch.split(out_PTK, counts), strict=True)):
-        if len(rows):
-            out_BTD = out_BTD.index_add(0, rows, F.linear(out, out_weight[:, h]).to(out_BTD.dtype))
-    return out_BTD
+    del qkv_PTK3
+    gate_P11 = gates_BA[input_P, head_P][:, None, None].to(out_PTK.dtype)
+    out_PTK = out_PTK.mul_(gate_P11) if in_place else out_PTK * gate_P11
+
+    out_STD = layer.out.bias.expand(len(order_S), tokens, width).clone()
+    for head, start, stop, pair in runs:
+        part = out_PTK[pair : pair + stop - start]
+        if in_place:
+            out_STD[start:stop].flatten(0, 1).addmm_(part.flatten(0, 1), out_weight[:, head].t())
+        else:
+            out_STD[start:stop] += F.linear(part, out_weight[:, head]).to(out_STD.dtype)
+    return layer.out.bias.expand(batch, tokens, width).index_copy(0, order_S, out_STD)
 
 
-EXECUTIONS: dict[str, Callable[[HeadGatedAttention, Tensor, Tensor | None, Tensor | None], Tensor]] = {
+def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+    """The kernel of ``head_attention.cpp``: as ``gathered``, without gradients, on a CPU in float32."""
+    y_BTD: Tensor = torch.ops.budgetformer.head_attention(x_BTD, gates_BA, mask_BT, *layer.packed_weights())
+    return y_BTD
+
+
+def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None) -> bool:
+    """Whether ``compiled`` can run this: on a CPU with a kernel, in float32, where nobody wants gradients."""
+    learns = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (x_BTD, gates_BA, *layer.parameters())
+    )
+    return (
+        x_BTD.device.type == "cpu"
+        and x_BTD.dtype == layer.qkv.weight.dtype == torch.float32
+        and not learns
+        and not (layer.training and layer.dropout)
+        and not torch.is_autocast_enabled("cpu")
+        and load_kernel().function is not None
+    )
+
+
+def auto(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+    """The kernel where it fits; otherwise ``gathered`` or ``masked``, whichever promises to be faster.
+
+    Gates that learn run ``masked``: a head that is skipped would give its gate no gradient.
+    """
+    chosen: str
+    if kernel_fits(layer, x_BTD, gates_BA):
+        chosen = "compiled"
+    elif gates_BA is None or gates_BA.requires_grad or not _pays(layer, x_BTD, gates_BA):
+        chosen = "masked"
+    else:
+        chosen = "gathered"
+    if (counter := _choices.get()) is not None:
+        counter[chosen] += 1
+    return EXECUTIONS[chosen](layer, x_BTD, gates_BA, mask_BT)
+
+
+_choices: ContextVar[Counter[str] | None] = ContextVar("choices", default=None)
+
+
+@contextmanager
+def count_choices() -> Iterator[Counter[str]]:
+    """Counts what ``auto`` runs inside: calls of a layer by execution."""
+    counter: Counter[str] = Counter()
+    token = _choices.set(counter)
+    try:
+        yield counter
+    finally:
+        _choices.reset(token)
+
+
+# Fitted on the grid of ``python -m suites execution``, in units of the work of one MAC of a large product.
+_PER_CALL = 5e6
+_PER_PAIR = 3e5
+_PER_ELEMENT = 60
+_PAIR_FACTOR = 1.1
+
+
+def _pays(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor) -> bool:
+    """The cost rule: whether ``gathered`` promises to be faster than computing all heads.
+
+    It saves the MACs of the inactive pairs, ``4 T D K + 2 T^2 K`` each. It costs index work per call, small products
+    per pair, two copies of the input, and a loss in the narrower products.
+    """
+    batch, tokens, width = x_BTD.shape
+    pairs = int((gates_BA > 0).sum())
+    macs_of_pair = tokens * layer.head_width * (4 * width + 2 * tokens)
+    extra = _PER_CALL + pairs * _PER_PAIR + batch * tokens * width * _PER_ELEMENT
+    return gates_BA.numel() * macs_of_pair > pairs * macs_of_pair * _PAIR_FACTOR + extra
+
+
+Execution = Callable[["HeadGatedAttention", Tensor, Tensor | None, Tensor | None], Tensor]
+# torch.compile leaves all but ``masked`` as they are, a break in its graph: which products run depends on values.
+_as_it_is: Callable[[Execution], Execution] = torch.compiler.disable
+EXECUTIONS: dict[str, Execution] = {
+    "auto": _as_it_is(auto),
     "masked": masked,
-    "gathered": gathered,
+    "gathered": _as_it_is(gathered),
+    "compiled": _as_it_is(compiled),
 }

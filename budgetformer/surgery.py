@@ -9,7 +9,7 @@ from torch import nn
 from budgetformer.encoder import Encoder
 from budgetformer.gates import AllHeads, ConstantGates, SharedGates
 
-Execution = Literal["auto", "masked", "gathered", "sliced"]
+Execution = Literal["auto", "masked", "gathered", "compiled", "sliced"]
 
 
 def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
@@ -17,8 +17,9 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
 
     Args:
         model: the trained model; left untouched.
-        execution: ``auto`` slices layers whose gates are the same for every input and gathers the others; ``masked``
-            and ``gathered`` run every layer in that way; ``sliced`` insists on gates that are the same for every input.
+        execution: ``auto`` slices layers whose gates are the same for every input, and runs what is left as fast as
+            it can; ``masked``, ``gathered`` and ``compiled`` run every layer in that way (``budgetformer.execution``);
+            ``sliced`` insists on gates that are the same for every input.
 
     Returns:
         The copy, in evaluation mode, without gradients. It still reports gates in the original head numbers.
@@ -32,12 +33,9 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
         if isinstance(layer.gate, SharedGates) and not isinstance(layer.gate, ConstantGates):
             layer.gate = ConstantGates(layer.gate.settled(), layer.gate.s).eval()
         if execution == "sliced" and not constant:
-            raise ValueError(f"layer {index} chooses heads per input, so it cannot be sliced; use gathered")
-        if execution in ("masked", "gathered"):
-            layer.execution = execution
-        elif not constant:
-            layer.execution = "gathered"
-        elif isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
+            raise ValueError(f"layer {index} chooses heads per input, so it cannot be sliced; use auto")
+        layer.execution = "auto" if execution == "sliced" else execution
+        if execution in ("auto", "sliced") and isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
             gates_H = layer.gate.gates_H
             layer.attention.keep(torch.nonzero(gates_H).flatten().tolist(), gates_H)
             layer.gates_folded = True
@@ -47,7 +45,8 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
 def execution_of(model: Encoder) -> str:
     """How a model's attention runs: ``dense``, ``sliced``, ``gathered`` or ``masked``, joined by + where layers differ.
 
-    ``dense`` is full attention: all heads are there and none is weighted.
+    ``dense`` is full attention: all heads are there and none is weighted. ``gathered`` is each input's own heads, by
+    whichever means.
     """
     return "+".join(
         sorted({_execution_of_gate(layer.gate, layer.gates_folded, layer.execution) for layer in model.layers})
@@ -57,4 +56,6 @@ def execution_of(model: Encoder) -> str:
 def _execution_of_gate(gate: nn.Module, folded: bool, execution: str) -> str:
     if isinstance(gate, AllHeads):
         return "dense"
-    return "sliced" if folded else execution
+    if folded:
+        return "sliced"
+    return "masked" if execution == "masked" else "gathered"

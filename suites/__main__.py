@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     for each in (plan, run):
         each.add_argument("--seeds", type=_seeds, default=[], metavar="N|a,b,c", help="number of seeds, or a list")
-        each.add_argument("--execution", default="auto", metavar="NAME", help="auto, masked, sliced or gathered")
+        each.add_argument(
+            "--execution", default="auto", metavar="NAME", help="auto, masked, gathered, compiled or sliced"
+        )
         each.add_argument("--deterministic", action="store_true", help="train with deterministic algorithms alone")
         each.add_argument("--tuned", type=Path, metavar="FILE", help="use the learning rates that tune wrote there")
     for each in (run, tune):

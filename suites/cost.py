@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, addmm_flop
 
 from budgetformer.encoder import Encoder
 from budgetformer.surgery import execution_of
@@ -66,7 +66,12 @@ class ExecutedMacs(FlopCounterMode):
     def __init__(self) -> None:
         # torch has formulas for the attention kernels of GPUs, but counts the CPU's as nothing (pytorch#195460).
         cpu_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        super().__init__(display=False, custom_mapping={cpu_attention: _attention_flops})
+        formulas = {
+            cpu_attention: _attention_flops,
+            torch.ops.aten.addmm_: addmm_flop,  # torch counts the one that is not in place
+            torch.ops.budgetformer.head_attention: _kernel_flops,
+        }
+        super().__init__(display=False, custom_mapping=formulas)
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -110,6 +115,28 @@ def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[i
     return 2 * _attention_macs(query, key, value)
 
 
+def _kernel_macs(x: Sequence[int], out_weight: Sequence[int], pairs: int) -> int:
+    """What our kernel does for each active pair: 3 T D K, 2 T^2 K and T K D."""
+    _, tokens, width = x
+    head_width = out_weight[2]
+    return pairs * tokens * head_width * (4 * width + 2 * tokens)
+
+
+def _kernel_flops(x: Tensor, gates: Tensor | None, mask: Tensor | None, *weights: Tensor, **out: Any) -> int:
+    out_weight = weights[2]
+    pairs = len(x) * len(out_weight) if gates is None else int((gates > 0).sum())
+    return 2 * _kernel_macs(x.shape, out_weight.shape, pairs)
+
+
+_kernel_flops._get_raw = True  # type: ignore[attr-defined] # torch's mark for a formula that reads values, not shapes
+
+
+def _traced_kernel(inputs: list[Any], outputs: list[Any]) -> int:
+    """Of a route that does not depend on the input: all heads that the layer has."""
+    x, out_weight = _sizes(inputs[0]), _sizes(inputs[5])
+    return _kernel_macs(x, out_weight, x[0] * out_weight[0])
+
+
 def _sizes(value: Any) -> list[int]:
     return list(value.type().sizes())
 
@@ -134,4 +161,5 @@ _TRACED: dict[str, Callable[[list[Any], list[Any]], int]] = {
     "aten::bmm": _product(0),
     "aten::addmm": _product(1),
     "aten::scaled_dot_product_attention": _attention,
+    "budgetformer::head_attention": _traced_kernel,
 }

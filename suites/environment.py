@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import torch
 
+from budgetformer.kernel import load_kernel
+
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout."""
 
@@ -35,6 +37,7 @@ def describe(device: str) -> dict[str, Any]:
         "os": platform.platform(),
         "device": device,
         **hardware,
+        "kernel": load_kernel().description,
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "machine_id": machine_id(hardware),
@@ -44,7 +47,9 @@ def describe(device: str) -> dict[str, Any]:
 def code_fingerprint(root: Path = ROOT) -> str:
     """SHA-256 of the names and contents of all source files that can change a number."""
     digest = hashlib.sha256()
-    for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
+    for path in sorted(
+        path for package in _SOURCES for path in (root / package).rglob("*") if path.suffix in (".py", ".cpp")
+    ):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
         digest.update(content)

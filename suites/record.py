@@ -6,10 +6,10 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2
 """Shape of the file. Older files keep loading."""
 
-PROTOCOL = "2"
+PROTOCOL = "3"
 """What was measured, and how. Results of two protocols are never compared."""
 
 Status = Literal["done", "failed"]
@@ -119,6 +119,9 @@ class Record:
         error: why it failed; empty otherwise.
         metrics: values by key of ``METRICS``; a number, lists for one with axes, or None where it does not exist.
         execution: how the attention ran at inference: dense, sliced, gathered or masked.
+        kernels: what that was done by, as layer calls over the test set: compiled (the CPU kernel), gathered (plain
+            PyTorch), or masked (all heads, where that was faster or asked for).
+        training_execution: how the attention ran in training.
         history: one entry per epoch: epoch, train_loss, validation_accuracy, and the method's own terms.
         timings: raw samples in seconds, by name.
         energy: provenance of the energy numbers (components, source of each, intensity, tracker).
@@ -130,6 +133,8 @@ class Record:
     error: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
     execution: str = ""
+    kernels: dict[str, int] = field(default_factory=dict)
+    training_execution: str = ""
     history: list[dict[str, float]] = field(default_factory=list)
     timings: dict[str, list[float]] = field(default_factory=dict)
     energy: dict[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from baselines.full_mha import FullMHA
 from budgetformer.encoder import Encoder, EncoderSpec
+from budgetformer.execution import count_choices
 from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order, padded_lengths
 from suites.controls import CONTROLS, control_gates
@@ -64,14 +65,15 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         )
         return record, {}
     final = trial.method.for_inference(model, trial.execution)
-    with ExecutedMacs() as counter:
+    with ExecutedMacs() as counter, count_choices() as kernels:
         evaluation = evaluate(final, data.test, trial.device)
     arrays = evaluation.arrays
     # Masked: a layer whose heads were removed cannot be given others.
     masked = trial.method.for_inference(model, "masked")
     without_choice = _without_choice(masked, data.test, arrays, streams, trial.device)
     torch.use_deterministic_algorithms(False)  # they would slow down what is timed
-    full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device))
+    # In the same execution: a kernel must not make a method look faster or slower than full attention.
+    full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device), trial.execution)
     with share.alone():
         latency, samples = measure_latency(final, full, data.test, trial.device)
         per_thousand, inference = _inference_energy(final, data.test, trial.device)
@@ -113,6 +115,8 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         status="done",
         metrics=metrics,
         execution=execution_of(final),
+        kernels=dict(kernels),
+        training_execution=execution_of(model),
         history=history,
         timings=samples,
         energy={

@@ -160,7 +160,7 @@ def test_every_execution_gives_the_same_logits(method: Method) -> None:
 
 @pytest.mark.parametrize("method", PER_INPUT, ids=label)
 def test_what_depends_on_the_input_cannot_be_sliced(method: Method) -> None:
-    with pytest.raises(ValueError, match="cannot be sliced; use gathered"):
+    with pytest.raises(ValueError, match="cannot be sliced; use auto"):
         method.for_inference(make_model(method), "sliced")
 
 

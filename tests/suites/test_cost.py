@@ -69,13 +69,15 @@ def test_both_counters_agree_with_the_closed_form(method: Method, execution: Exe
     assert traced_macs(model, *inputs()) == closed_form(k)
 
 
+@pytest.mark.parametrize("execution", ["gathered", "compiled"])
 @pytest.mark.parametrize("s", [0.25, 1.0, 0.0])
-def test_gathered_heads_are_counted_as_they_ran(s: float) -> None:
-    assert executed_macs(run_model(RandomK(s=s), "gathered"), *inputs()) == closed_form(8 * s)
+def test_gathered_heads_are_counted_as_they_ran(s: float, execution: Execution) -> None:
+    assert executed_macs(run_model(RandomK(s=s), execution), *inputs()) == closed_form(8 * s)
 
 
-def test_budgets_that_differ_between_inputs_add_up() -> None:
-    model = run_model(BudgetFormer(start_budget=0.5), "gathered")
+@pytest.mark.parametrize("execution", ["gathered", "compiled"])
+def test_budgets_that_differ_between_inputs_add_up(execution: Execution) -> None:
+    model = run_model(BudgetFormer(start_budget=0.5), execution)
     for layer in model.layers:
         nn.init.normal_(layer.gate.budget.output.weight, std=20)  # type: ignore[union-attr, arg-type]
     with torch.inference_mode(), ExecutedMacs() as counter:
@@ -172,10 +174,16 @@ def test_an_unknown_product_stops_the_tracer() -> None:
         traced_macs(model, *inputs())
 
 
-def test_a_tracer_without_a_handle_for_attention_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(cost._TRACED, "aten::scaled_dot_product_attention")
-    with pytest.raises(ValueError, match="scaled_dot_product_attention"):
-        traced_macs(run_model(FullMHA()), *inputs())
+@pytest.mark.parametrize(
+    ("execution", "operator"),
+    [("masked", "aten::scaled_dot_product_attention"), ("compiled", "budgetformer::head_attention")],
+)
+def test_a_tracer_without_a_handle_for_attention_stops(
+    execution: Execution, operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(cost._TRACED, operator)
+    with pytest.raises(ValueError, match=operator):
+        traced_macs(run_model(FullMHA(), execution), *inputs())
 
 
 def test_an_unknown_product_stops_the_counter() -> None:

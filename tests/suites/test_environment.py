@@ -16,7 +16,7 @@ def test_a_description_survives_json_and_has_every_key() -> None:
     assert json.loads(json.dumps(description)) == description
     assert description.keys() == {
         *("commit", "dirty", "code_fingerprint", "versions", "os", "device", "cpu_model", "cores", "memory_bytes"),
-        *("gpu", "threads", "deterministic", "machine_id"),
+        *("gpu", "kernel", "threads", "deterministic", "machine_id"),
     }
     assert description["versions"]["torch"] == torch.__version__
     assert description["threads"] == torch.get_num_threads()
