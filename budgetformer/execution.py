@@ -151,20 +151,28 @@ def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | Non
 
 
 def auto(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
-    """The kernel where it fits; otherwise ``gathered`` or ``masked``, whichever promises to be faster.
+    """The kernel where it fits, and :func:`plain` elsewhere."""
+    if not kernel_fits(layer, x_BTD, gates_BA):
+        return plain(layer, x_BTD, gates_BA, mask_BT)
+    _note("compiled")
+    return compiled(layer, x_BTD, gates_BA, mask_BT)
+
+
+def plain(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+    """What ``auto`` does without a kernel: ``gathered`` or ``masked``, whichever promises to be faster.
 
     Gates that learn run ``masked``: a head that is skipped would give its gate no gradient.
     """
-    chosen: str
-    if kernel_fits(layer, x_BTD, gates_BA):
-        chosen = "compiled"
-    elif gates_BA is None or gates_BA.requires_grad or not _pays(layer, x_BTD, gates_BA):
-        chosen = "masked"
-    else:
-        chosen = "gathered"
+    if gates_BA is None or gates_BA.requires_grad or not _pays(layer, x_BTD, gates_BA):
+        _note("masked")
+        return masked(layer, x_BTD, gates_BA, mask_BT)
+    _note("gathered")
+    return gathered(layer, x_BTD, gates_BA, mask_BT)
+
+
+def _note(chosen: str) -> None:
     if (counter := _choices.get()) is not None:
         counter[chosen] += 1
-    return EXECUTIONS[chosen](layer, x_BTD, gates_BA, mask_BT)
 
 
 _choices: ContextVar[Counter[str] | None] = ContextVar("choices", default=None)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, addmm_flop
+from torch.utils.flop_counter import FlopCounterMode
 
 from budgetformer.encoder import Encoder
 from budgetformer.surgery import execution_of
@@ -68,7 +68,7 @@ class ExecutedMacs(FlopCounterMode):
         cpu_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         formulas = {
             cpu_attention: _attention_flops,
-            torch.ops.aten.addmm_: addmm_flop,  # torch counts the one that is not in place
+            torch.ops.aten.addmm_: _added_product_flops,  # torch knows the one that is not in place
             torch.ops.budgetformer.head_attention: _kernel_flops,
         }
         super().__init__(display=False, custom_mapping=formulas)
@@ -113,6 +113,10 @@ def _attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[in
 
 def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * _attention_macs(query, key, value)
+
+
+def _added_product_flops(_into: Sequence[int], left: Sequence[int], right: Sequence[int], **_: Any) -> int:
+    return 2 * prod(left) * right[-1]
 
 
 def _kernel_macs(x: Sequence[int], out_weight: Sequence[int], pairs: int) -> int:
