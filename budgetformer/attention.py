@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from budgetformer.execution import EXECUTIONS, kernel_fits
-from budgetformer.kernel import PackedWeights, load_kernel, pack
+from budgetformer.execution import EXECUTIONS
+from budgetformer.kernel import PackedWeights, pack
 
 
 class HeadGatedAttention(nn.Module):
@@ -46,7 +46,7 @@ class HeadGatedAttention(nn.Module):
         self.heads = tuple(range(num_heads))
         self.qkv = nn.Linear(width, 3 * num_heads * self.head_width)
         self.out = nn.Linear(num_heads * self.head_width, width)
-        self._packed: tuple[list[int], list[tuple[int, int]], PackedWeights] | None = None
+        self._packed: tuple[list[tuple[Tensor, Tensor, int]], PackedWeights] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_packed": None}  # of a copy's weights the layout is made anew
@@ -68,24 +68,26 @@ class HeadGatedAttention(nn.Module):
             The output, ``(B, T, D)``.
 
         Raises:
-            ValueError: for an unknown execution, gates of another shape, or ``compiled`` where the kernel does not fit.
+            ValueError: for an unknown execution, an input, gates or a mask of another shape, a mask of another type, or
+                ``compiled`` where the kernel does not fit.
         """
         if execution not in EXECUTIONS:
             raise ValueError(f"unknown execution {execution!r}. Known: {', '.join(EXECUTIONS)}")
+        if x_BTD.dim() != 3 or x_BTD.shape[2] != self.out.out_features:
+            width = self.out.out_features
+            raise ValueError(f"the input must be of shape (batch, tokens, {width}), not {tuple(x_BTD.shape)}")
         if gates_BH is not None and gates_BH.shape != (len(x_BTD), self.num_heads):
             expected = (len(x_BTD), self.num_heads)
             raise ValueError(f"gates must be of shape (batch, heads) = {expected}, not {tuple(gates_BH.shape)}")
+        if mask_BT is not None and (mask_BT.shape != x_BTD.shape[:2] or mask_BT.dtype != torch.bool):
+            size, found = tuple(x_BTD.shape[:2]), f"{mask_BT.dtype} of shape {tuple(mask_BT.shape)}"
+            raise ValueError(f"the mask must be torch.bool of shape (batch, tokens) = {size}, not {found}")
         if not self.heads:
             return self.out.bias.expand_as(x_BTD)
         if gates_BH is not None and len(self.heads) < self.num_heads:
             gates_BH = gates_BH[:, list(self.heads)]
         if mask_BT is not None:
             mask_BT = mask_BT | ~mask_BT.any(dim=1, keepdim=True)
-        if execution == "compiled" and not kernel_fits(self, x_BTD, gates_BH):
-            raise ValueError(
-                "execution compiled needs float32 on a CPU, no gradients, no dropout, no autocast, and a C++ compiler "
-                f"(here: {load_kernel().description}); auto runs what fits"
-            )
         return EXECUTIONS[execution](self, x_BTD, gates_BH, mask_BT)
 
     def packed_weights(self) -> PackedWeights:
@@ -93,13 +95,17 @@ class HeadGatedAttention(nn.Module):
 
         What is written through ``.data`` of a frozen weight escapes notice, as it escapes autograd's.
         """
-        parameters = list(self.parameters())
+        parameters = (self.qkv.weight, self.qkv.bias, self.out.weight, self.out.bias)
         if any(parameter.requires_grad or parameter.is_inference() for parameter in parameters):
             return pack(self.qkv, self.out, self.head_width)
-        state = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
-        if self._packed is None or self._packed[:2] != (list(map(id, parameters)), state):
-            self._packed = list(map(id, parameters)), state, pack(self.qkv, self.out, self.head_width)
-        return self._packed[2]
+        if self._packed is None or not all(
+            parameter is packed and alias.is_set_to(parameter) and parameter._version == version
+            for parameter, (packed, alias, version) in zip(parameters, self._packed[0], strict=True)
+        ):
+            # An alias keeps the memory of what was packed: no other weights can come to lie there, and pass for these.
+            state = [(parameter, parameter.detach(), parameter._version) for parameter in parameters]
+            self._packed = state, pack(self.qkv, self.out, self.head_width)
+        return self._packed[1]
 
     @torch.no_grad()
     def keep(self, heads: Sequence[int], gates_H: Tensor | None = None) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from budgetformer.kernel import load_kernel
 
@@ -130,16 +131,29 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
 
 
 def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
-    """The kernel of ``head_attention.cpp``: as ``gathered``, without gradients, on a CPU in float32."""
+    """The kernel of ``head_attention.cpp``: as ``gathered``, without gradients, on a CPU in float32.
+
+    Raises:
+        ValueError: where it does not fit.
+    """
+    if not kernel_fits(layer, x_BTD, gates_BA):
+        raise ValueError(
+            "execution compiled needs float32 on a CPU, no gradients, no dropout, no autocast, and a C++ compiler "
+            f"(here: {load_kernel().description}); auto runs what fits"
+        )
+    return _run_kernel(layer, x_BTD, gates_BA, mask_BT)
+
+
+def _run_kernel(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     y_BTD: Tensor = torch.ops.budgetformer.head_attention(x_BTD, gates_BA, mask_BT, *layer.packed_weights())
     return y_BTD
 
 
 def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None) -> bool:
     """Whether ``compiled`` can run this: on a CPU with a kernel, in float32, where nobody wants gradients."""
-    learns = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (x_BTD, gates_BA, *layer.parameters())
-    )
+    grad = torch.is_grad_enabled()
+    tensors = (x_BTD, gates_BA, *(layer.parameters() if grad else ()))
+    learns = any(tensor is not None and ((grad and tensor.requires_grad) or _has_tangent(tensor)) for tensor in tensors)
     return (
         x_BTD.device.type == "cpu"
         and x_BTD.dtype == layer.qkv.weight.dtype == torch.float32
@@ -150,12 +164,16 @@ def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | Non
     )
 
 
+def _has_tangent(tensor: Tensor) -> bool:
+    return unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call] # torch ships no type for this
+
+
 def auto(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """The kernel where it fits, and :func:`plain` elsewhere."""
     if not kernel_fits(layer, x_BTD, gates_BA):
         return plain(layer, x_BTD, gates_BA, mask_BT)
     _note("compiled")
-    return compiled(layer, x_BTD, gates_BA, mask_BT)
+    return _run_kernel(layer, x_BTD, gates_BA, mask_BT)
 
 
 def plain(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:

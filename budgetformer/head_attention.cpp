@@ -26,7 +26,7 @@ constexpr int M = 4;
 constexpr int N = 16;     // columns of a tile
 constexpr int R = N / V;  // registers of its row
 constexpr int MOST_ROWS = 64;              // tokens of one piece of work
-constexpr int64_t CACHED_FLOATS = 1 << 20;  // Q, K and V of the inputs in flight stay within 4 MiB
+constexpr int64_t CACHED_FLOATS = 1 << 20;  // of Q, K and V of the inputs in flight, about
 
 typedef float reg __attribute__((vector_size(V * 4), aligned(4), may_alias));
 typedef int32_t ireg __attribute__((vector_size(V * 4), aligned(4), may_alias));
@@ -67,7 +67,7 @@ inline __attribute__((always_inline)) void tile(const float* const* rows, int64_
 // e^x to a relative error of 2e-7 for x <= 0, and about 1e-38 below -87 (Cephes' polynomial).
 inline __attribute__((always_inline)) reg exponential(reg x) {
   const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number, which the low bits then hold
-  x = x > -87.f ? x : reg{} - 87.f;
+  x = x < -87.f ? reg{} - 87.f : x;  // NaN stays NaN
   const reg shifted = x * 1.44269504088896341f + magic;
   const reg whole = shifted - magic;
   const reg rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
@@ -188,10 +188,12 @@ extern "C" void budgetformer_head_attention(const float* x, const float* gates, 
   while (rows > N && B * (up(T, rows) / rows) < 4 * threads) rows /= 2;
   const int64_t pieces = up(T, rows) / rows, Tp = pieces * rows;
 
-  // Inputs go through both products in groups whose Q, K and V stay in the cache.
+  // Inputs go through both products in groups whose Q, K and V stay in the cache: as many floats as whole inputs with all
+  // heads would take, so that fewer heads never take more memory.
+  const int64_t whole = std::max<int64_t>(A * Tp * C, 1), most_floats = std::max<int64_t>(CACHED_FLOATS / whole, 1) * whole;
   std::vector<int64_t> groups{0};
   for (int64_t i = 1; i < B; i++) {
-    const bool full = (first[i + 1] - first[groups.back()]) * Tp * C > CACHED_FLOATS;
+    const bool full = (first[i + 1] - first[groups.back()]) * Tp * C > most_floats;
     if (full && (i - groups.back()) * pieces >= 4 * threads) groups.push_back(i);
   }
   groups.push_back(B);

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -44,37 +45,49 @@ class Kernel(NamedTuple):
 def load_kernel() -> Kernel:
     """Compiles the kernel unless this machine has it already, and loads it."""
     try:
-        compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-        if compiler is None:
+        found = shutil.which("c++") or shutil.which("g++")
+        compiler = shlex.split(os.environ.get("CXX", "")) or ([found] if found else [])
+        if not compiler:
             return Kernel(None, "no C++ compiler")
-        version = _run(compiler, "--version").splitlines()[0]
-        library = ctypes.CDLL(str(_build(compiler, version)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", None) or str(error)
-        return Kernel(None, f"the kernel cannot be compiled: {reason.strip().splitlines()[-1]}")
-    function = library.budgetformer_head_attention
+        version = next(iter(_run(*compiler, "--version").splitlines()), shlex.join(compiler))
+        function = ctypes.CDLL(str(_build(compiler, version))).budgetformer_head_attention
+    except (OSError, ValueError, AttributeError, subprocess.CalledProcessError) as error:
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or [str(error)]
+        reason = next((line for line in lines if "error" in line), lines[-1])
+        return Kernel(None, f"the kernel cannot be compiled or loaded: {reason}")
     function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_int64] * 6
     function.restype = None
     return Kernel(function, version)
 
 
-def _build(compiler: str, version: str) -> Path:
+def _build(compiler: list[str], version: str) -> Path:
     """Where the compiled kernel is; two processes that compile it at once do each other no harm."""
-    key = hashlib.sha256("\n".join((_SOURCE.read_text(), version, *_FLAGS, _processor())).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "budgetformer"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="budgetformer-"))
-    built = folder / f"head_attention-{key}.so"
-    if not built.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            compiled, linked = Path(scratch, "kernel.o"), Path(scratch, "kernel.so")
-            _run(compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(compiled))
-            # Linked without OpenMP: its symbols are found in the one that torch has loaded, so both share its threads.
-            _run(compiler, "-shared", str(compiled), "-o", str(linked))
-            linked.replace(built)
+    recipe = "\n".join((_SOURCE.read_text(), *compiler[1:], version, *_FLAGS, _processor()))
+    built = _cache_folder() / f"head_attention-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.so"
+    if built.exists():
+        return built
+    if not os.access(built.parent, os.W_OK):
+        built = _new_folder() / built.name
+    with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
+        compiled, linked = Path(scratch, "kernel.o"), Path(scratch, "kernel.so")
+        _run(*compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(compiled))
+        # Linked without OpenMP: its symbols are found in the one that torch has loaded, so both share its threads.
+        _run(*compiler, "-shared", str(compiled), "-o", str(linked))
+        linked.replace(built)
     return built
+
+
+def _cache_folder() -> Path:
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "budgetformer"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return _new_folder()
+    return folder
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="budgetformer-"))
 
 
 def _processor() -> str:
@@ -82,12 +95,13 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = [platform.processor()]
-    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+        lines = []
+    flags = (line for line in lines if line.startswith(("flags", "Features")))
+    return platform.machine() + next(flags, platform.processor())
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stdout
 
 
 class PackedWeights(NamedTuple):

@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, function, help_text in (
+        ("execution", _execution, "Writes tables and the break-even figure of python -m suites execution."),
         ("tables", _tables, "Writes the tables as Markdown, LaTeX and CSV."),
         ("figures", _figures, "Writes accuracy against executed FLOPs as PDF, PNG and SVG."),
         ("all", _all, "Writes tables and figures, and prints the tables."),
@@ -48,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(command=function)
         command.add_argument("results", type=Path, metavar="RESULTS", help="results folder of a run")
         command.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RESULTS/report)")
+        if function is _execution:
+            continue
         command.add_argument(
             "--allow-mixed",
             action="store_true",
@@ -81,6 +84,15 @@ def _figures(options: argparse.Namespace, out: Path) -> int:
     if not paths:
         print("reports: no trial has an accuracy and a count of FLOPs; nothing to draw", file=sys.stderr)
         return FAILED
+    return DONE
+
+
+def _execution(options: argparse.Namespace, out: Path) -> int:
+    from reports.write import write_execution
+
+    text, paths = write_execution(options.results / "execution.json", out)
+    print(text)
+    _print_paths(paths)
     return DONE
 
 

@@ -72,7 +72,7 @@ def accuracy_versus_cost(tables: Sequence[Table]) -> Figure:
     num_columns = min(2, len(drawn))
     num_rows = -(-len(drawn) // num_columns)
     width, height = _FACET_INCHES
-    with _look():
+    with look():
         figure = Figure(figsize=(width * num_columns, height * num_rows), layout="constrained")
         axes = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
         handles: dict[str, Any] = {}
@@ -102,14 +102,15 @@ def accuracy_versus_cost(tables: Sequence[Table]) -> Figure:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Writes a figure as PDF, PNG and SVG; returns the files."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in _METADATA]
-    with _look():
+    with look():
         for path, metadata in zip(paths, _METADATA.values(), strict=True):
             figure.savefig(path, dpi=300, metadata=metadata)
     return paths
 
 
 @contextmanager
-def _look() -> Iterator[None]:
+def look() -> Iterator[None]:
+    """The settings of every figure."""
     settings: dict[Any, Any] = {
         "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that every machine has it
         "pdf.fonttype": 42,  # letters stay letters; some publishers refuse the default

@@ -36,6 +36,30 @@ def write_figures(tables: Sequence[Table], out: Path) -> list[Path]:
     return save(accuracy_versus_cost(tables), out / "accuracy_versus_cost")
 
 
+def write_execution(measured: Path, out: Path) -> tuple[str, list[Path]]:
+    """Writes the tables and the figure of what ``python -m suites execution`` measured.
+
+    Args:
+        measured: its file.
+        out: where the files go; made if need be.
+
+    Returns:
+        The tables as Markdown, and the files.
+
+    Raises:
+        ValueError: if the file is not one of these.
+        OSError: if a file cannot be read or written.
+    """
+    from reports.execution import break_even, load_execution, tables  # noqa: PLC0415
+    from reports.figures import save  # noqa: PLC0415
+
+    found = load_execution(measured)
+    text = tables(found)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "execution.md").write_text(text, encoding="utf-8", newline="\n")
+    return text, [out / "execution.md", *save(break_even(found), out / "break_even")]
+
+
 def write_all(results: Path, out: Path, allow_mixed: bool = False) -> tuple[str, list[Path]]:
     """Writes all reports of a results folder.
 

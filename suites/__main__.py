@@ -94,6 +94,13 @@ def _parser() -> argparse.ArgumentParser:
         "--trials", type=_number_of("trials"), default=5, metavar="N", help="rates to try for each method (default: 5)"
     )
     run.add_argument("--report", action="store_true", help="end with the tables and figures of the results folder")
+    execution = command("execution", _execution, "Measures what skipping heads saves: layers, encoders, peers, memory.")
+    execution.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="default: cuda if there")
+    execution.add_argument("--rounds", type=_number_of("rounds"), default=9, metavar="N", help="per call (default: 9)")
+    execution.add_argument("--quick", action="store_true", help="a corner of the grid: a few minutes")
+    execution.add_argument(
+        "--results", type=Path, default=Path("results/execution"), metavar="DIR", help="default: results/execution"
+    )
     data = command("data", _data, "Describes a task: rows, classes, lengths, licence, examples.")
     data.add_argument("task", metavar="TASK", help="name of a task; see: python -m suites list")
     command("environment", _environment, "Prints what a record keeps of this machine and this code.")
@@ -144,23 +151,27 @@ def _list(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _request(options: argparse.Namespace) -> Options:
+def _device(options: argparse.Namespace) -> str:
     import torch
 
-    from suites.plan import Options
-    from suites.registry import load_plugin
-
-    device = options.device
+    device: str = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    return device
+
+
+def _request(options: argparse.Namespace) -> Options:
+    from suites.plan import Options
+    from suites.registry import load_plugin
+
     return Options(
         methods=options.method,
         plugins=list(dict.fromkeys(method for file in options.plugin for method in load_plugin(file))),
         tasks=options.task,
         seeds=options.seeds,
-        device=device,
+        device=_device(options),
         execution=options.execution,
         deterministic=options.deterministic,
     )
@@ -290,6 +301,23 @@ def _data(options: argparse.Namespace) -> int:
     for row in splits.train.select(range(3)):
         print(f"  [{splits.task.labels[row['label']]}] {row['text'][:100]}")
     return DONE
+
+
+def _execution(options: argparse.Namespace) -> int:
+    from suites.environment import describe
+    from suites.execution import measure_all
+    from suites.store import write
+
+    device = _device(options)
+    circumstance = describe(device)
+    print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)
+    options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
+    found = measure_all(device=device, rounds=options.rounds, quick=options.quick)
+    content = {"circumstance": circumstance, "rounds": options.rounds, **found}
+    write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
+    # Another process: the harness does not import what reads its records.
+    command = [sys.executable, "-m", "reports", "execution", str(options.results)]
+    return subprocess.run(command, check=False).returncode
 
 
 def _environment(_: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budgetformer.importance import LabelledBatch
-from suites.tokenizing import EncodedSplit
+from suites.encoded import EncodedSplit
 
 POOL_BATCHES = 50
 """Training batches are sorted by length within random pools of this many batches."""

@@ -17,13 +17,13 @@ from budgetformer.encoder import Encoder
 from budgetformer.surgery import execution_of
 from suites.batching import collate, training_order
 from suites.definitions import find_suite
+from suites.encoded import EncodedTask
 from suites.environment import describe
 from suites.latency import B32_ROUNDS, BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
 from suites.model import build_model
 from suites.plan import Options, Trial, make_plan
 from suites.seeding import Streams
 from suites.timing import synchronised
-from suites.tokenizing import EncodedTask
 from suites.train import make_optimizer, training_step
 from suites.trial import encoder_spec, load
 

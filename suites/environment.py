@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from budgetformer.kernel import load_kernel
@@ -27,11 +26,11 @@ def describe(device: str) -> dict[str, Any]:
     Args:
         device: where the run takes place, as torch names it.
     """
-    commit = _commit()
+    head = commit()
     hardware = _hardware()
     return {
-        "commit": commit,
-        "dirty": None if commit is None else _git("status", "--porcelain", "--untracked-files=no") != "",
+        "commit": head,
+        "dirty": None if head is None else _git("status", "--porcelain", "--untracked-files=no") != "",
         "code_fingerprint": code_fingerprint(),
         "versions": {"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
         "os": platform.platform(),
@@ -54,6 +53,27 @@ def code_fingerprint(root: Path = ROOT) -> str:
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def commit() -> str | None:
+    """The checkout's commit; None without git, or where the files are no checkout of this project."""
+    # Not that of a checkout in which this project happens to lie.
+    top = _git("rev-parse", "--show-toplevel")
+    return _git("rev-parse", "HEAD") if top and Path(top).resolve() == ROOT else None
+
+
+def gpu() -> dict[str, Any] | None:
+    """The visible CUDA devices and what drives them; None without any."""
+    if not torch.cuda.is_available():
+        return None
+    devices = range(torch.cuda.device_count())
+    return {
+        "count": len(devices),
+        "names": [torch.cuda.get_device_name(index) for index in devices],
+        "capabilities": [".".join(map(str, torch.cuda.get_device_capability(index))) for index in devices],
+        "driver": _output("nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "cuda": torch.version.cuda,
+    }
 
 
 def machine_id(hardware: dict[str, Any]) -> str:
@@ -83,24 +103,13 @@ def allowed_cores(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path
 
 
 def _hardware() -> dict[str, Any]:
+    import psutil  # noqa: PLC0415 - suites.gpu reads the rest of this module where it is not installed
+
     return {
         "cpu_model": _cpu_model(),
         "cores": allowed_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpu": _gpu(),
-    }
-
-
-def _gpu() -> dict[str, Any] | None:
-    if not torch.cuda.is_available():
-        return None
-    devices = range(torch.cuda.device_count())
-    return {
-        "count": len(devices),
-        "names": [torch.cuda.get_device_name(index) for index in devices],
-        "capabilities": [".".join(map(str, torch.cuda.get_device_capability(index))) for index in devices],
-        "driver": _output("nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"),
-        "cuda": torch.version.cuda,
+        "gpu": gpu(),
     }
 
 
@@ -118,12 +127,6 @@ def _quota(cgroup: Path, membership: Path) -> float | None:
         limits = [_text(cgroup / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     quota, period = limits
     return None if quota in ("", "max", "-1") else int(quota) / int(period)
-
-
-def _commit() -> str | None:
-    # Only if the checkout is this project's, not one that this project happens to lie in.
-    top = _git("rev-parse", "--show-toplevel")
-    return _git("rev-parse", "HEAD") if top and Path(top).resolve() == ROOT else None
 
 
 def _git(*arguments: str) -> str | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from budgetformer.encoder import Encoder
 from suites.batching import batches, evaluation_order
-from suites.tokenizing import EncodedSplit
+from suites.encoded import EncodedSplit
 
 EVALUATION_BATCH_SIZE = 64
 

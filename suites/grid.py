@@ -62,9 +62,9 @@ class Cell:
     kind: Kind
 
 
-def cells(shapes: Sequence[Shape] = SHAPES) -> list[Cell]:
-    """The whole grid; where all heads are active there is one kind of set."""
-    return [Cell(shape, s, kind) for shape in shapes for s in SHARES for kind in KINDS if s < 1 or kind == "random"]
+def cells(shapes: Sequence[Shape] = SHAPES, kinds: Sequence[Kind] = KINDS) -> list[Cell]:
+    """The grid; where all heads are active there is one kind of set."""
+    return [Cell(shape, s, kind) for shape in shapes for s in SHARES for kind in kinds if s < 1 or kind == kinds[0]]
 
 
 def head_sets(cell: Cell, generator: torch.Generator) -> Tensor:

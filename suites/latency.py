@@ -6,12 +6,13 @@ from itertools import cycle
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from budgetformer.encoder import Encoder
 from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order
+from suites.encoded import EncodedSplit
 from suites.timing import interleave, percentile, ratio, time_calls
-from suites.tokenizing import EncodedSplit
 
 BATCH_SIZE = 32
 B1_ROUNDS = 60
@@ -19,7 +20,7 @@ B32_ROUNDS = 30
 DISTINCT_BATCHES = 6
 
 
-def inference_call(model: Encoder, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
+def inference_call(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
     """A call that runs the next of some batches (tokens, mask) each time, over and over."""
     turns = cycle(batches)
 

@@ -16,11 +16,11 @@ from budgetformer.encoder import Encoder
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method, split_parameters
 from suites.batching import batches, collate, training_order
+from suites.encoded import EncodedSplit, EncodedTask
 from suites.evaluate import evaluate
 from suites.recipe import Recipe
 from suites.seeding import Streams
 from suites.timing import synchronise
-from suites.tokenizing import EncodedSplit, EncodedTask
 
 CALIBRATION_BATCHES = 16
 """Training batches that ``on_step`` may look at."""

@@ -16,6 +16,7 @@ from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order, padded_lengths
 from suites.controls import CONTROLS, control_gates
 from suites.cost import ExecutedMacs, traced_macs
+from suites.encoded import EncodedSplit, EncodedTask
 from suites.energy import EnergyMeter
 from suites.evaluate import EVALUATION_BATCH_SIZE, Evaluation, evaluate
 from suites.formulas import attention_block_macs, attention_core_macs, model_macs, paper_flops_cut
@@ -26,7 +27,7 @@ from suites.record import Record
 from suites.seeding import Streams
 from suites.sharing import Solo
 from suites.timing import synchronise
-from suites.tokenizing import EncodedSplit, EncodedTask, encode_task
+from suites.tokenizing import encode_task
 from suites.train import rehearse, steps_per_epoch, train
 from suites.usage import by_difficulty, head_use, quality
 

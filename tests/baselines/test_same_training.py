@@ -22,11 +22,11 @@ from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
+from suites.encoded import EncodedSplit, EncodedTask
 from suites.model import build_model
 from suites.recipe import Recipe
 from suites.registry import METHODS, label
 from suites.seeding import Streams
-from suites.tokenizing import EncodedSplit, EncodedTask
 from suites.train import train
 
 SPEC = EncoderSpec(

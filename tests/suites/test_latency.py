@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from suites import latency
+from suites.encoded import EncodedSplit
 from suites.latency import measure_latency, spread_batches
-from suites.tokenizing import EncodedSplit
 
 
 class Recorder:

@@ -8,11 +8,11 @@ from baselines.full_mha import FullMHA
 from budgetformer.encoder import EncoderSpec
 from budgetformer.method import Method
 from suites.batching import batches, collate, evaluation_order, padded_lengths, training_order
+from suites.encoded import EncodedSplit, EncodedTask
 from suites.evaluate import Evaluation, evaluate
 from suites.model import build_model
 from suites.recipe import Recipe
 from suites.seeding import Streams
-from suites.tokenizing import EncodedSplit, EncodedTask
 from suites.train import TrainingDivergedError, train
 from suites.usage import by_difficulty, head_use, quality
 

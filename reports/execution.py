@@ -1,0 +1,248 @@
+"""Tables and figure of what skipping heads saves, from the file of ``python -m suites execution``."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from tabulate import tabulate
+
+from reports.figures import look
+
+Row = Mapping[str, Any]
+PARTS = ("grid", "encoders", "peers", "memory")
+
+LINES = {
+    "auto / full": ("#D55E00", "o", "auto, over full attention by the same means"),
+    "plain / plain full": ("#0072B2", "s", "without the kernel, over PyTorch's full attention"),
+    "mixture of heads / plain full": ("#CC79A7", "x", "masked mixture of heads, over PyTorch's full attention"),
+}
+"""Colour, marker and label of each curve of the figure."""
+
+
+def load_execution(path: Path) -> dict[str, Any]:
+    """Reads the file.
+
+    Raises:
+        ValueError: if it is not one of these.
+        OSError: if it cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not all(isinstance(found[part], list) for part in PARTS):
+            raise ValueError("it lacks a part")
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is no file of python -m suites execution: {error}") from error
+    return found
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Everything as Markdown: a summary, then a row per measurement, and notes."""
+    grid, circumstance = found["grid"], found["circumstance"]
+    parts = [
+        "## Summary",
+        _summary(found),
+        "## One layer",
+        _grid_table(grid),
+        "## Whole encoders",
+        _table(found["encoders"], _ENCODER),
+        "## Full attention and its peers",
+        _peer_table(found["peers"]),
+        "## Memory at the peak, beside the input and the layer",
+        _table(found["memory"], _MEMORY),
+        "\n".join(f"- {note}" for note in _notes(found, circumstance)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    batches = [row for row in found["grid"] if row["shape"]["batch"] >= 8]
+    few = [row for row in batches if row["s"] <= 0.5]
+    dense = [row for row in found["grid"] if row["s"] == 1]
+    lines = [
+        _line("auto / bound", found["grid"], batches),
+        _line("auto / plain bound", found["grid"], batches),
+        _line("plain / plain bound", found["grid"], batches),
+        _line("auto / full, where s = 1", dense, dense, key="auto / full"),
+        ("auto / full minus the share of heads, B >= 8, s <= 0.5", *_extremes(few, _beyond_share)),
+        ("auto / PyTorch's full minus the share, B >= 8, s <= 0.5", *_extremes(few, _beyond_share_of_plain)),
+        _line("full / plain full", found["grid"], batches),
+        _line("full again / full (noise)", found["grid"], batches, key="full again / full"),
+        _line("mixture of heads / plain full", found["grid"], few),
+        ("encoders: saved / allowed, D >= 256", *_extremes(_wide(found["encoders"]), _ratio("saved / allowed"), min)),
+        ("memory: auto / full", *_extremes(found["memory"], _ratio("auto / full"))),
+        ("memory: auto / plain full", *_extremes(found["memory"], _ratio("auto / plain full"))),
+        ("memory: plain / plain full", *_extremes(found["memory"], _ratio("plain / plain full"))),
+    ]
+    return tabulate(lines, ["what", "geometric mean", "worst", "where"], tablefmt="pipe", disable_numparse=True)
+
+
+def _wide(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["width"] >= 256]
+
+
+def _ratio(key: str) -> Callable[[Row], float | None]:
+    return lambda row: row["ratios"][key]
+
+
+def _beyond_share(row: Row) -> float:
+    return float(row["ratios"]["auto / full"] - row["share"])
+
+
+def _beyond_share_of_plain(row: Row) -> float:
+    return float(row["ratios"]["auto / plain full"] - row["share"])
+
+
+def _line(title: str, all_rows: Sequence[Row], batches: Sequence[Row], key: str | None = None) -> tuple[str, ...]:
+    """Geometric mean over all rows, and the worst of those with a batch of at least 8."""
+    value = _ratio(key or title)
+    mean, _, _ = _extremes(all_rows, value)
+    return (title, mean, *_extremes(batches, value)[1:])
+
+
+def _extremes(
+    rows: Sequence[Row], value: Callable[[Row], float | None], worst: Callable[..., Any] = max
+) -> tuple[str, str, str]:
+    values = [(number, row) for row in rows if (number := value(row)) is not None]
+    if not values:
+        return "--", "--", "--"
+    numbers = [number for number, _ in values]
+    mean = f"{geometric_mean(numbers):.3f}" if min(numbers) > 0 else "--"
+    number, row = worst(values, key=lambda pair: pair[0])
+    return mean, f"{number:.3f}", _where(row)
+
+
+def _where(row: Row) -> str:
+    if "shape" in row:
+        return f"{_shape(row)}, s = {row['s']}, {row['kind']}"
+    return f"{row['task']}, D = {row['width']}, s = {row['s']}"
+
+
+def _shape(row: Row) -> str:
+    return "({batch}, {tokens}, {width}, {num_heads})".format(**row["shape"])
+
+
+_GRID = {
+    "B, T, D, H": _shape,
+    "s": lambda row: f"{row['s']}",
+    "sets": lambda row: row["kind"],
+    "mean k / H": lambda row: f"{row['share']:.3f}",
+    "full, ms": lambda row: _milliseconds(row, "full"),
+    "auto, ms": lambda row: _milliseconds(row, "auto"),
+    "auto / full": lambda row: _two(row, "auto / full"),
+    "auto / bound": lambda row: _two(row, "auto / bound"),
+    "auto / PyTorch full": lambda row: _two(row, "auto / plain full"),
+    "auto / PyTorch bound": lambda row: _two(row, "auto / plain bound"),
+    "no kernel / PyTorch full": lambda row: _two(row, "plain / plain full"),
+    "no kernel / PyTorch bound": lambda row: _two(row, "plain / plain bound"),
+    "masked MoH / PyTorch full": lambda row: _two(row, "mixture of heads / plain full"),
+    "MHA / PyTorch full": lambda row: _two(row, "MultiheadAttention / plain full"),
+}
+_ENCODER = {
+    "task": lambda row: row["task"],
+    "D": lambda row: f"{row['width']}",
+    "s": lambda row: f"{row['s']}",
+    "full, ms": lambda row: _milliseconds(row, "full"),
+    "attention's share of the time, %": lambda row: f"{100 * row['attention_share']:.1f}",
+    "time / full": lambda row: f"{row['ratios']['heads / full']:.3f}",
+    "noise": lambda row: f"{row['ratios']['full again / full']:.3f}",
+    "saved, %": lambda row: f"{100 * (1 - row['ratios']['heads / full']):.1f}",
+    "allowed by Amdahl, %": lambda row: f"{100 * row['attention_share'] * (1 - row['share']):.1f}",
+    "saved / allowed": lambda row: _two(row, "saved / allowed"),
+}
+_MEMORY = {
+    "B, T, D, H": _shape,
+    "s": lambda row: f"{row['s']}",
+    "auto, MB": lambda row: _megabytes(row, "auto"),
+    "full, MB": lambda row: _megabytes(row, "full"),
+    "no kernel, MB": lambda row: _megabytes(row, "plain"),
+    "PyTorch full, MB": lambda row: _megabytes(row, "plain full"),
+    "auto / full": lambda row: _two(row, "auto / full"),
+    "auto / PyTorch full": lambda row: _two(row, "auto / plain full"),
+    "no kernel / PyTorch full": lambda row: _two(row, "plain / plain full"),
+}
+
+
+def _milliseconds(row: Row, name: str) -> str:
+    return f"{1000 * row['seconds'][name]:.1f}"
+
+
+def _megabytes(row: Row, name: str) -> str:
+    value = row["bytes"][name]
+    return "--" if value is None else f"{value / 1e6:.1f}"
+
+
+def _two(row: Row, key: str) -> str:
+    value = row["ratios"][key]
+    return "--" if value is None else f"{value:.2f}"
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:
+    cells = [[value(row) for value in columns.values()] for row in rows]
+    return tabulate(cells, list(columns), tablefmt="pipe", disable_numparse=True)
+
+
+def _grid_table(rows: Sequence[Row]) -> str:
+    return _table(rows, _GRID)
+
+
+def _peer_table(rows: Sequence[Row]) -> str:
+    cells = []
+    for row in rows:
+        for key, value in row["ratios"].items():
+            kind, _, ratio = key.partition(": ")
+            ms = 1000 * row["seconds"][f"{kind}: ours"]
+            cells.append([row["task"], f"{row['width']}", kind, f"{ms:.1f}", ratio, f"{value:.3f}"])
+    return tabulate(cells, ["task", "D", "what", "ours, ms", "over", "ratio"], tablefmt="pipe", disable_numparse=True)
+
+
+def _notes(found: Mapping[str, Any], circumstance: Mapping[str, Any]) -> list[str]:
+    noise = [row["ratios"]["full again / full"] for row in found["grid"]]
+    kernel = circumstance["kernel"] if any(row["kernel"] for row in found["grid"]) else "none"
+    return [
+        f"Each ratio is the median over interleaved rounds in one process ({found['rounds']} per call and batch). Full "
+        f"attention over itself gave {min(noise):.3f} to {max(noise):.3f}, median {median(noise):.3f}.",
+        "auto: what the library runs, by the kernel where there is one. Full, bound: full attention, and a layer that "
+        "physically has the mean number of heads (interpolated between the two whole numbers), by the same means.",
+        "No kernel: in PyTorch's operators alone. PyTorch full, PyTorch bound: the same two in PyTorch's operators, "
+        "with its fused attention. Masked MoH: router, all heads, weights. MHA: torch.nn.MultiheadAttention.",
+        "Whole encoders: 4 layers, batches of 32 real test inputs of all lengths, s H random heads per input. "
+        "Attention's share of the time is what the same encoder without attention saves.",
+        f"Kernel: {kernel}. Hardware: {circumstance['cpu_model']}, {circumstance['cores']} cores, "
+        f"{circumstance['threads']} threads, device {circumstance['device']}. torch "
+        f"{circumstance['versions']['torch']}. Sources {circumstance['code_fingerprint'][:12]}.",
+    ]
+
+
+def break_even(found: Mapping[str, Any]) -> Figure:
+    """Time over full attention against the share of heads that run, one facet per shape: below 1 skipping pays."""
+    facets = [(shape, list(rows)) for shape, rows in groupby(found["grid"], key=_shape)]
+    columns = min(3, len(facets))
+    lines = -(-len(facets) // columns)
+    with look():
+        figure = Figure(figsize=(3.0 * columns, 2.4 * lines + 0.8), layout="constrained")
+        axes = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flatten()
+        for (shape, rows), facet in zip(facets, axes, strict=False):
+            _draw(rows, facet)
+            facet.set_title(f"B, T, D, H = {shape}", fontsize="small")
+        for unused in axes[len(facets) :]:
+            unused.remove()
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
+        figure.supxlabel("share of heads that run, mean k / H", fontsize="small")
+        figure.supylabel("time / full attention", fontsize="small")
+    return figure
+
+
+def _draw(rows: Sequence[Row], facet: Axes) -> None:
+    for key, (colour, marker, label) in LINES.items():
+        points = sorted((row["share"], row["ratios"][key]) for row in rows)
+        shares, ratios = zip(*points, strict=True)
+        facet.plot(shares, ratios, color=colour, marker=marker, markersize=3, linestyle="none", label=label)
+    facet.plot([0, 1], [0, 1], color="black", linewidth=0.8, label="as much time as heads")
+    facet.axhline(1, color="grey", linewidth=0.8, linestyle="--", label="break-even")
+    facet.set_ylim(0, 1.5)
