@@ -190,7 +190,8 @@ extern "C" void budgetformer_head_attention(const float* x, const float* gates, 
 
   // Inputs go through both products in groups whose Q, K and V stay in the cache: as many floats as whole inputs with all
   // heads would take, so that fewer heads never take more memory.
-  const int64_t whole = std::max<int64_t>(A * Tp * C, 1), most_floats = std::max<int64_t>(CACHED_FLOATS / whole, 1) * whole;
+  const int64_t whole = std::max<int64_t>(A * Tp * C, 1);  // 0 without tokens
+  const int64_t most_floats = std::max<int64_t>(CACHED_FLOATS / whole, 1) * whole;
   std::vector<int64_t> groups{0};
   for (int64_t i = 1; i < B; i++) {
     const bool full = (first[i + 1] - first[groups.back()]) * Tp * C > most_floats;

@@ -1,7 +1,7 @@
 """Tables and figure of what skipping heads saves, from the file of ``python -m suites execution``."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -42,27 +42,25 @@ def load_execution(path: Path) -> dict[str, Any]:
 
 def tables(found: Mapping[str, Any]) -> str:
     """Everything as Markdown: a summary, then a row per measurement, and notes."""
-    grid, circumstance = found["grid"], found["circumstance"]
-    parts = [
-        "## Summary",
-        _summary(found),
-        "## One layer",
-        _grid_table(grid),
-        "## Whole encoders",
-        _table(found["encoders"], _ENCODER),
-        "## Full attention and its peers",
-        _peer_table(found["peers"]),
-        "## Memory at the peak, beside the input and the layer",
-        _table(found["memory"], _MEMORY),
-        "\n".join(f"- {note}" for note in _notes(found, circumstance)),
-    ]
-    return "\n\n".join(parts) + "\n"
+    sections: dict[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+        "One layer": ("grid", lambda rows: _table(rows, _GRID)),
+        "Whole encoders": ("encoders", lambda rows: _table(rows, _ENCODER)),
+        "Full attention and its peers": ("peers", _peer_table),
+        "Memory at the peak, beside the input and the layer": ("memory", lambda rows: _table(rows, _MEMORY)),
+    }
+    parts = ["## Summary", _summary(found)]
+    for title, (part, table) in sections.items():
+        if found[part]:
+            parts += [f"## {title}", table(found[part])]
+    notes = "\n".join(f"- {note}" for note in _notes(found, found["circumstance"]))
+    return "\n\n".join([*parts, notes]) + "\n"
 
 
 def _summary(found: Mapping[str, Any]) -> str:
     batches = [row for row in found["grid"] if row["shape"]["batch"] >= 8]
     few = [row for row in batches if row["s"] <= 0.5]
     dense = [row for row in found["grid"] if row["s"] == 1]
+    wide = [row for row in found["encoders"] if row["width"] >= 256]
     lines = [
         _line("auto / bound", found["grid"], batches),
         _line("auto / plain bound", found["grid"], batches),
@@ -73,16 +71,15 @@ def _summary(found: Mapping[str, Any]) -> str:
         _line("full / plain full", found["grid"], batches),
         _line("full again / full (noise)", found["grid"], batches, key="full again / full"),
         _line("mixture of heads / plain full", found["grid"], few),
-        ("encoders: saved / allowed, D >= 256", *_extremes(_wide(found["encoders"]), _ratio("saved / allowed"), min)),
+        ("plain / the faster of gathered and masked", *_extremes(found["grid"], _regret)),
+        ("encoders: saved / allowed, D >= 256", *_extremes(wide, _ratio("saved / allowed"), min)),
+        ("the same, with choosing", *_extremes(wide, _ratio("saved / allowed, with choosing"), min)),
         ("memory: auto / full", *_extremes(found["memory"], _ratio("auto / full"))),
         ("memory: auto / plain full", *_extremes(found["memory"], _ratio("auto / plain full"))),
         ("memory: plain / plain full", *_extremes(found["memory"], _ratio("plain / plain full"))),
     ]
+    lines = [line for line in lines if line[-1] != "--"]
     return tabulate(lines, ["what", "geometric mean", "worst", "where"], tablefmt="pipe", disable_numparse=True)
-
-
-def _wide(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row["width"] >= 256]
 
 
 def _ratio(key: str) -> Callable[[Row], float | None]:
@@ -95,6 +92,10 @@ def _beyond_share(row: Row) -> float:
 
 def _beyond_share_of_plain(row: Row) -> float:
     return float(row["ratios"]["auto / plain full"] - row["share"])
+
+
+def _regret(row: Row) -> float:
+    return float(row["seconds"]["plain"] / min(row["seconds"]["gathered"], row["seconds"]["masked"]))
 
 
 def _line(title: str, all_rows: Sequence[Row], batches: Sequence[Row], key: str | None = None) -> tuple[str, ...]:
@@ -148,11 +149,12 @@ _ENCODER = {
     "s": lambda row: f"{row['s']}",
     "full, ms": lambda row: _milliseconds(row, "full"),
     "attention's share of the time, %": lambda row: f"{100 * row['attention_share']:.1f}",
-    "time / full": lambda row: f"{row['ratios']['heads / full']:.3f}",
+    "time / full": lambda row: f"{row['ratios']['given / full']:.3f}",
     "noise": lambda row: f"{row['ratios']['full again / full']:.3f}",
-    "saved, %": lambda row: f"{100 * (1 - row['ratios']['heads / full']):.1f}",
+    "saved, %": lambda row: f"{100 * (1 - row['ratios']['given / full']):.1f}",
     "allowed by Amdahl, %": lambda row: f"{100 * row['attention_share'] * (1 - row['share']):.1f}",
     "saved / allowed": lambda row: _two(row, "saved / allowed"),
+    "with choosing": lambda row: _two(row, "saved / allowed, with choosing"),
 }
 _MEMORY = {
     "B, T, D, H": _shape,
@@ -186,10 +188,6 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], str]]) -> 
     return tabulate(cells, list(columns), tablefmt="pipe", disable_numparse=True)
 
 
-def _grid_table(rows: Sequence[Row]) -> str:
-    return _table(rows, _GRID)
-
-
 def _peer_table(rows: Sequence[Row]) -> str:
     cells = []
     for row in rows:
@@ -201,18 +199,19 @@ def _peer_table(rows: Sequence[Row]) -> str:
 
 
 def _notes(found: Mapping[str, Any], circumstance: Mapping[str, Any]) -> list[str]:
-    noise = [row["ratios"]["full again / full"] for row in found["grid"]]
-    kernel = circumstance["kernel"] if any(row["kernel"] for row in found["grid"]) else "none"
+    noise = [row["ratios"]["full again / full"] for row in (*found["grid"], *found["encoders"])]
+    of_noise = f"{min(noise):.3f} to {max(noise):.3f}, median {median(noise):.3f}" if noise else "not measured"
     return [
-        f"Each ratio is the median over interleaved rounds in one process ({found['rounds']} per call and batch). Full "
-        f"attention over itself gave {min(noise):.3f} to {max(noise):.3f}, median {median(noise):.3f}.",
+        f"Each ratio is the median over interleaved rounds in one process (at most {found['rounds']} per call and "
+        f"batch). Full attention over itself: {of_noise}.",
         "auto: what the library runs, by the kernel where there is one. Full, bound: full attention, and a layer that "
         "physically has the mean number of heads (interpolated between the two whole numbers), by the same means.",
         "No kernel: in PyTorch's operators alone. PyTorch full, PyTorch bound: the same two in PyTorch's operators, "
         "with its fused attention. Masked MoH: router, all heads, weights. MHA: torch.nn.MultiheadAttention.",
-        "Whole encoders: 4 layers, batches of 32 real test inputs of all lengths, s H random heads per input. "
-        "Attention's share of the time is what the same encoder without attention saves.",
-        f"Kernel: {kernel}. Hardware: {circumstance['cpu_model']}, {circumstance['cores']} cores, "
+        "Whole encoders: 4 layers, batches of 32 real test inputs of all lengths, s H random heads per input, chosen "
+        "beforehand; with choosing, random-k's own gates run too. Attention's share of the time is what the same "
+        "encoder without attention saves.",
+        f"Kernel: {circumstance['kernel']}. Hardware: {circumstance['cpu_model']}, {circumstance['cores']} cores, "
         f"{circumstance['threads']} threads, device {circumstance['device']}. torch "
         f"{circumstance['versions']['torch']}. Sources {circumstance['code_fingerprint'][:12]}.",
     ]
@@ -221,6 +220,7 @@ def _notes(found: Mapping[str, Any], circumstance: Mapping[str, Any]) -> list[st
 def break_even(found: Mapping[str, Any]) -> Figure:
     """Time over full attention against the share of heads that run, one facet per shape: below 1 skipping pays."""
     facets = [(shape, list(rows)) for shape, rows in groupby(found["grid"], key=_shape)]
+    assert facets
     columns = min(3, len(facets))
     lines = -(-len(facets) // columns)
     with look():

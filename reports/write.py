@@ -57,7 +57,8 @@ def write_execution(measured: Path, out: Path) -> tuple[str, list[Path]]:
     text = tables(found)
     out.mkdir(parents=True, exist_ok=True)
     (out / "execution.md").write_text(text, encoding="utf-8", newline="\n")
-    return text, [out / "execution.md", *save(break_even(found), out / "break_even")]
+    figures = save(break_even(found), out / "break_even") if found["grid"] else []
+    return text, [out / "execution.md", *figures]
 
 
 def write_all(results: Path, out: Path, allow_mixed: bool = False) -> tuple[str, list[Path]]:

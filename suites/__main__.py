@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     execution = command("execution", _execution, "Measures what skipping heads saves: layers, encoders, peers, memory.")
     execution.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="default: cuda if there")
     execution.add_argument("--rounds", type=_number_of("rounds"), default=9, metavar="N", help="per call (default: 9)")
+    execution.add_argument(
+        "--part", action="append", choices=["grid", "encoders", "peers", "memory"], help="only this part; repeatable"
+    )
     execution.add_argument("--quick", action="store_true", help="a corner of the grid: a few minutes")
     execution.add_argument(
         "--results", type=Path, default=Path("results/execution"), metavar="DIR", help="default: results/execution"
@@ -305,14 +308,14 @@ def _data(options: argparse.Namespace) -> int:
 
 def _execution(options: argparse.Namespace) -> int:
     from suites.environment import describe
-    from suites.execution import measure_all
+    from suites.execution import PARTS, measure_all
     from suites.store import write
 
     device = _device(options)
     circumstance = describe(device)
     print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)
     options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
-    found = measure_all(device=device, rounds=options.rounds, quick=options.quick)
+    found = measure_all(options.part or PARTS, device=device, rounds=options.rounds, quick=options.quick)
     content = {"circumstance": circumstance, "rounds": options.rounds, **found}
     write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
     # Another process: the harness does not import what reads its records.

@@ -5,8 +5,7 @@ times are of interleaved rounds in one process, and only their ratios are told.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import cycle, product
@@ -22,6 +21,7 @@ from baselines.random_k import RandomK
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.execution import masked, plain
 from budgetformer.method import Method
+from budgetformer.selection import whole_heads
 from suites.definitions import TaskUse, find_suite
 from suites.encoded import EncodedTask
 from suites.grid import KINDS, SHAPES, Cell, cells, measure, prepare
@@ -47,19 +47,23 @@ Row = dict[str, Any]
 Part = Callable[[], list[Row]]
 
 
-def measure_all(*, device: str, rounds: int, quick: bool) -> dict[str, list[Row]]:
-    """Measures every part.
+PARTS = ("grid", "encoders", "peers", "memory")
+
+
+def measure_all(wanted: Collection[str] = PARTS, *, device: str, rounds: int, quick: bool) -> dict[str, list[Row]]:
+    """Measures some parts.
 
     Args:
+        wanted: of ``PARTS``.
         device: where.
         rounds: samples of each call.
         quick: a corner of each part alone.
 
     Returns:
-        Rows of plain values under ``grid``, ``encoders``, ``peers`` and ``memory``.
+        Rows of plain values by part; none for a part that is not wanted.
     """
-    parts = _parts(device, rounds, quick)
-    found: dict[str, list[Row]] = defaultdict(list)
+    parts = [part for part in _parts(device, rounds, quick) if part[0] in wanted]
+    found: dict[str, list[Row]] = {part: [] for part in PARTS}
     with Progress(len(parts)) as progress:
         for part, title, function in parts:
             rows = function()
@@ -123,29 +127,36 @@ def measure_encoders(task: TaskUse, width: int, *, device: str, rounds: int) -> 
     the encoder without attention saves.
 
     Returns:
-        A row of plain values for each of ``SHARES``; ``ratios``: ``heads / full``, ``no attention / full``, ``full
-        again / full``, and ``saved / allowed``, the share of the possible saving that was had.
+        A row of plain values for each of ``SHARES``; ``ratios``: ``given / full`` (the heads of ``random-k``, chosen
+        beforehand), ``heads / full`` (with the choosing), ``no attention / full``, ``full again / full``, and ``saved /
+        allowed``, the share of the possible saving that was had, for both.
     """
     data = _load(task)
+    spec = _spec(data, task, width)
 
     def model(method: Method) -> Encoder:
-        return method.for_inference(build_model(_spec(data, task, width), method, Streams(task.name, 0), device))
+        return method.for_inference(build_model(spec, method, Streams(task.name, 0), device))
 
     models = {"full": model(FullMHA()), "no attention": model(NoAttention())}
     models["full again"] = models["full"]
     models |= {f"heads {s}": model(RandomK(s=s)) for s in SHARES}
     batches = spread_batches(data.test, BATCH_SIZE, NUM_BATCHES, device)
-    samples = _interleave({name: inference_call(each, batches) for name, each in models.items()}, device, rounds)
+    timed = {name: inference_call(each, batches) for name, each in models.items()}
+    for s in SHARES:
+        with torch.inference_mode():
+            chosen = [models[f"heads {s}"](*batch).gates_BLH for batch in batches]
+        given = [(*batch, gates_BLH) for batch, gates_BLH in zip(batches, chosen, strict=True)]
+        timed[f"given {s}"] = inference_call(models[f"heads {s}"], given)
+    samples = _interleave(timed, device, rounds)
     to_full = {name: ratio(values, samples["full"]) for name, values in samples.items()}
     rows = []
     for s in SHARES:
-        with torch.inference_mode():
-            gates = torch.cat([models[f"heads {s}"](*batch).gates_BLH for batch in batches])
-        share = float((gates > 0).float().mean())
+        share = whole_heads(s, spec.num_heads) / spec.num_heads
         ratios = {f"{name} / full": to_full[name] for name in ("no attention", "full again")}
-        ratios["heads / full"] = to_full[f"heads {s}"]
         allowed = (1 - to_full["no attention"]) * (1 - share)
-        ratios["saved / allowed"] = (1 - ratios["heads / full"]) / allowed
+        for name, key in (("given", "saved / allowed"), ("heads", "saved / allowed, with choosing")):
+            ratios[f"{name} / full"] = to_full[f"{name} {s}"]
+            ratios[key] = (1 - to_full[f"{name} {s}"]) / allowed
         row: Row = {"task": task.name, "width": width, "num_layers": NUM_LAYERS, "num_heads": NUM_HEADS[width]}
         row |= {"s": s, "share": share, "attention_share": 1 - to_full["no attention"], "ratios": ratios}
         rows.append(row | {"seconds": {name: percentile(values, 50) for name, values in samples.items()}})

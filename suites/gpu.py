@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ from torch import Tensor
 from baselines.full_mha import FullMHA
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import EncoderSpec
-from budgetformer.execution import count_choices, gathered, masked
+from budgetformer.execution import count_choices, masked
 from budgetformer.method import Method
 from suites.definitions import LOOKUP
 from suites.encoded import EncodedSplit, EncodedTask
@@ -44,7 +43,7 @@ from suites.lookup_task import VALUES, num_queries, read_lookup
 from suites.model import build_model
 from suites.seeding import Streams
 from suites.store import write
-from suites.timing import Call, interleave, ratio
+from suites.timing import Call, interleave
 from suites.train import train
 
 DONE, FAILED, BAD_REQUEST = 0, 1, 2
@@ -326,25 +325,16 @@ def time_cell(job: Job, device: str, rounds: int) -> Row:
     """Times a cell.
 
     Returns:
-        As ``suites.grid.measure``, with ``gathered`` and ``masked``, between which ``auto`` chooses without the kernel,
-        their ratio, and the ``samples`` in seconds by name: those of a round have the same place.
+        As ``suites.grid.measure``, and the ``samples`` in seconds by name: those of a round have the same place.
     """
-    layer, x_BTD, gates_BH, *_ = prepare(job.cell, device, job.dtype)
-    inside = torch.inference_mode()
-    choices: dict[str, Call] = {
-        "gathered": inside(partial(gathered, layer, x_BTD, gates_BH, None)),
-        "masked": inside(partial(masked, layer, x_BTD, gates_BH, None)),
-    }
     samples: dict[str, list[float]] = {}
 
     def timer(calls: Mapping[str, Call]) -> dict[str, list[float]]:
         clock = by_events if device == "cuda" else interleave
-        samples.update(clock({**calls, **choices}, device=device, rounds=rounds, warmup_s=WARMUP_S))
+        samples.update(clock(calls, device=device, rounds=rounds, warmup_s=WARMUP_S))
         return samples  # the bounds are added to them
 
-    row = measure(job.cell, device=device, dtype=job.dtype, timer=timer)
-    row["ratios"]["gathered / masked"] = ratio(samples["gathered"], samples["masked"])
-    return row | {"samples": samples}
+    return measure(job.cell, device=device, dtype=job.dtype, timer=timer) | {"samples": samples}
 
 
 def by_events(calls: Mapping[str, Call], *, device: str, rounds: int, warmup_s: float) -> dict[str, list[float]]:

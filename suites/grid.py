@@ -18,7 +18,7 @@ from torch import Tensor
 from baselines.mixture_of_heads import MixtureOfHeads
 from budgetformer.attention import HeadGatedAttention
 from budgetformer.encoder import EncoderSpec
-from budgetformer.execution import kernel_fits, masked, plain
+from budgetformer.execution import gathered, kernel_fits, masked, plain
 from budgetformer.selection import top_k_mask
 from suites.timing import Call, interleave, percentile, ratio
 
@@ -160,8 +160,8 @@ def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[An
 
     ``auto`` is the execution in question, ``full`` full attention by the same means, ``full again`` the same once more
     (what they differ by is noise), and ``pruned K`` a layer that has K heads, by the same means. ``plain``, ``plain
-    full`` and ``plain pruned K`` are the three without the kernel, in PyTorch's operators alone; ``mixture of heads``
-    and ``MultiheadAttention`` are peers.
+    full`` and ``plain pruned K`` are the three without the kernel, in PyTorch's operators alone; ``plain`` is one of
+    ``gathered`` and ``masked``, by the cost rule. ``mixture of heads`` and ``MultiheadAttention`` are peers.
 
     Args:
         cell: the point of the grid.
@@ -175,6 +175,8 @@ def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[An
         "full again": lambda: layer(x_BTD),
         "plain full": lambda: masked(layer, x_BTD, None, None),
         "plain": lambda: plain(layer, x_BTD, gates_BH, None),
+        "gathered": lambda: gathered(layer, x_BTD, gates_BH, None),
+        "masked": lambda: masked(layer, x_BTD, gates_BH, None),
         "mixture of heads": mixture_forward(cell, bench),
         "MultiheadAttention": multihead_attention(bench),
     }
@@ -226,9 +228,9 @@ def measure(
 
     Returns:
         Plain values: the cell, ``share`` (mean k / H), ``error`` (relative, against ``masked``), ``kernel`` (whether
-        ``auto`` ran it), ``seconds`` (median by name) and ``ratios``: ``auto / full``, ``auto / bound``, ``full again /
-        full``, ``full / plain full``, ``auto / plain full``, ``auto / plain bound``, ``plain / plain full``,
-        ``plain / plain bound`` and each peer over ``plain full``. A bound is the time of the pruned layers, weighted.
+        ``auto`` ran it), ``seconds`` (median by name) and ``ratios``: medians over rounds of one call over another
+        (:func:`calls`), as in ``auto / full``. ``bound`` and ``plain bound`` are the times of the pruned layers,
+        weighted.
     """
     bench = prepare(cell, device, dtype)
     made = calls(cell, bench)
@@ -238,7 +240,7 @@ def measure(
         samples[bound] = [sum(times) for times in zip(*parts, strict=True)]
     over = [("auto", "full"), ("auto", "bound"), ("full again", "full"), ("full", "plain full"), ("auto", "plain full")]
     over += [("auto", "plain bound"), ("plain", "plain full"), ("plain", "plain bound")]
-    over += [("mixture of heads", "plain full"), ("MultiheadAttention", "plain full")]
+    over += [("gathered", "masked"), ("mixture of heads", "plain full"), ("MultiheadAttention", "plain full")]
     return {
         **asdict(cell),
         "shape": cell.shape._asdict(),

@@ -20,14 +20,14 @@ B32_ROUNDS = 30
 DISTINCT_BATCHES = 6
 
 
-def inference_call(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
-    """A call that runs the next of some batches (tokens, mask) each time, over and over."""
+def inference_call(model: nn.Module, batches: Iterable[tuple[torch.Tensor, ...]]) -> Callable[[], None]:
+    """A call that runs the model on the next of some batches (tokens, mask, ...) each time, over and over."""
     turns = cycle(batches)
 
     def call() -> None:
-        tokens_BT, mask_BT = next(turns)
+        batch = next(turns)
         with torch.inference_mode():
-            model(tokens_BT, mask_BT)
+            model(*batch)
 
     return call
 

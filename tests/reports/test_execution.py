@@ -18,7 +18,7 @@ def cell(s: float, batch: int = 64, **ratios: float) -> dict[str, Any]:
         "kind": "random",
         "share": s,
         "kernel": True,
-        "seconds": {"full": 0.05, "auto": 0.0125},
+        "seconds": {"full": 0.05, "auto": 0.0125, "plain": 0.03, "gathered": 0.02, "masked": 0.06},
         "ratios": dict.fromkeys(names, 1.0) | {name.replace("_", " / "): value for name, value in ratios.items()},
     }
 
@@ -33,7 +33,12 @@ FOUND = {
             "share": 0.25,
             "attention_share": 0.4,
             "seconds": {"full": 0.1},
-            "ratios": {"heads / full": 0.73, "full again / full": 1.002, "saved / allowed": allowed},
+            "ratios": {
+                "given / full": 0.73,
+                "saved / allowed, with choosing": 0.8,
+                "full again / full": 1.002,
+                "saved / allowed": allowed,
+            },
         }
         for width, allowed in ((128, 0.5), (256, 0.9))
     ],
@@ -79,16 +84,17 @@ def test_the_summary_has_the_mean_over_all_and_the_worst_of_the_batches() -> Non
     assert row_of(text, "auto / bound")[1:] == ["1.220", "1.210", "(64, 64, 256, 8), s = 0.25, random"]
     assert row_of(text, "auto / full minus the share")[2] == "0.050"
     assert row_of(text, "encoders: saved / allowed, D >= 256")[2] == "0.900"
-    assert row_of(text, "memory: auto / full")[1:] == ["--", "--", "--"]
+    assert "memory: auto / full" not in text
+    assert row_of(text, "plain / the faster of gathered and masked")[2] == "1.500"
     assert row_of(text, "memory: plain / plain full")[2] == "0.600"
 
 
 def test_every_row_is_printed_with_its_numbers() -> None:
     text = tables(FOUND)
     assert row_of(text, "(64, 64, 256, 8) | 0.25 | random")[4:8] == ["50.0", "12.5", "0.30", "1.21"]
-    assert row_of(text, "bbc-topics | 256 | 0.25")[4:] == ["40.0", "0.730", "1.002", "27.0", "30.0", "0.90"]
+    assert row_of(text, "bbc-topics | 256 | 0.25")[4:] == ["40.0", "0.730", "1.002", "27.0", "30.0", "0.90", "0.80"]
     assert row_of(text, "bbc-topics | 256 | training")[3:] == ["200.0", "ours / BertModel", "0.987"]
-    assert "Full attention over itself gave 1.000 to 1.000" in text
+    assert "Full attention over itself: 1.000 to 1.002" in text
     assert "a processor, 2 cores, 2 threads" in text
 
 

@@ -236,11 +236,10 @@ def test_on_cuda_a_cell_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> N
     waits: list[torch.device] = []
     monkeypatch.setattr("torch.cuda.Event", Event)
     monkeypatch.setattr("torch.accelerator.synchronize", waits.append)
-    monkeypatch.setattr(gpu, "prepare", on_cpu)
     monkeypatch.setattr(grid, "prepare", on_cpu)
-    monkeypatch.setattr(gpu, "gathered", lambda *_: work_of(3.0)())
-    monkeypatch.setattr(gpu, "masked", lambda *_: work_of(4.0)())
-    monkeypatch.setattr(grid, "ratio", lambda *_: 1.0)  # the other calls take no time by this clock
+    monkeypatch.setattr(grid, "gathered", lambda *_: work_of(3.0)())
+    monkeypatch.setattr(grid, "masked", lambda layer, x_BTD, *_: work_of(4.0)() or x_BTD)
+    monkeypatch.setattr(grid, "ratio", lambda *_: 0.75)  # the other calls take no time by this clock
     row = time_cell(Job(CELLS[0], torch.float32), "cuda", 2)
     assert row["samples"]["gathered"] == pytest.approx([0.003, 0.003])
     assert row["seconds"]["masked"] == pytest.approx(0.004)

@@ -71,7 +71,7 @@ def test_calls_compute_what_their_names_say() -> None:
 def test_a_measurement_has_every_ratio_and_they_fit_the_samples() -> None:
     cell = Cell(Shape(5, 3, 24, 6), 0.5, "random")
     seconds = {"auto": 2.0, "full": 4.0, "full again": 4.0, "plain full": 5.0, "plain": 3.0}
-    seconds |= {"mixture of heads": 6.0, "MultiheadAttention": 5.0}
+    seconds |= {"gathered": 3.0, "masked": 6.0, "mixture of heads": 6.0, "MultiheadAttention": 5.0}
     seconds |= {"pruned 0": 1.0, "pruned 1": 2.0, "plain pruned 0": 2.0, "plain pruned 1": 4.0}
     row = measure(cell, timer=lambda made: {name: [seconds[name]] * 3 for name in made})
     above = row["share"] * 6 - math.floor(row["share"] * 6)
