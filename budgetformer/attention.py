@@ -32,6 +32,8 @@ class HeadGatedAttention(nn.Module):
             is given.
     """
 
+    _packed: tuple[list[tuple[Tensor, Tensor, int]], PackedWeights] | None = None
+
     def __init__(self, width: int, num_heads: int, *, head_width: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         if width < 1 or num_heads < 1:
@@ -46,7 +48,6 @@ class HeadGatedAttention(nn.Module):
         self.heads = tuple(range(num_heads))
         self.qkv = nn.Linear(width, 3 * num_heads * self.head_width)
         self.out = nn.Linear(num_heads * self.head_width, width)
-        self._packed: tuple[list[tuple[Tensor, Tensor, int]], PackedWeights] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_packed": None}  # of a copy's weights the layout is made anew
@@ -62,7 +63,7 @@ class HeadGatedAttention(nn.Module):
             mask_BT: True at real tokens; None means that there is no padding. An input of padding alone attends to
                 all of its tokens, so that its output stays finite.
             execution: how to run it, a key of ``budgetformer.execution.EXECUTIONS``. All give the same output; ``auto``
-                is the fastest that fits.
+                is the CPU kernel where it fits.
 
         Returns:
             The output, ``(B, T, D)``.

@@ -36,6 +36,7 @@ def _attend(layer: HeadGatedAttention, qkv: Tensor, keep_keys: Tensor | None) ->
 
 def masked(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """Computes every head, then multiplies its output by its gate."""
+    _note("masked")
     batch, tokens, _ = x_BTD.shape
     qkv_BATK3 = layer.qkv(x_BTD).view(batch, tokens, len(layer.heads), 3 * layer.head_width).transpose(1, 2)
     out_BATK = _attend(layer, qkv_BATK3, None if mask_BT is None else mask_BT[:, None, None, :])
@@ -90,19 +91,23 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     """
     if gates_BA is None:
         return masked(layer, x_BTD, None, mask_BT)
+    _note("gathered")
     batch, tokens, width = x_BTD.shape
     num_heads, head_width = len(layer.heads), layer.head_width
+    device = x_BTD.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if autocast else x_BTD.dtype
     active_BA = gates_BA > 0
     order_S, runs = find_runs(active_BA)
     if not runs:
-        return layer.out.bias.expand_as(x_BTD).clone()
+        return layer.out.bias.expand_as(x_BTD).to(dtype, copy=True)
     qkv_weight = layer.qkv.weight.view(num_heads, 3 * head_width, width)
     qkv_bias = layer.qkv.bias.view(num_heads, 3 * head_width)
     out_weight = layer.out.weight.view(width, num_heads, head_width)
     head_P, place_P = active_BA[order_S].t().nonzero(as_tuple=True)
     input_P = order_S[place_P]
     # Without gradients and casts, products go straight to their place; otherwise they are put together.
-    in_place = not (torch.is_grad_enabled() or torch.is_autocast_enabled(x_BTD.device.type))
+    in_place = not (torch.is_grad_enabled() or autocast)
 
     x_STD = x_BTD[order_S]
     if in_place:
@@ -127,7 +132,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
             out_STD[start:stop].flatten(0, 1).addmm_(part.flatten(0, 1), out_weight[:, head].t())
         else:
             out_STD[start:stop] += F.linear(part, out_weight[:, head]).to(out_STD.dtype)
-    return layer.out.bias.expand(batch, tokens, width).index_copy(0, order_S, out_STD)
+    return layer.out.bias.expand(batch, tokens, width).index_copy(0, order_S, out_STD).to(dtype)
 
 
 def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
@@ -145,6 +150,7 @@ def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
 
 
 def _run_kernel(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+    _note("compiled")
     y_BTD: Tensor = torch.ops.budgetformer.head_attention(x_BTD, gates_BA, mask_BT, *layer.packed_weights())
     return y_BTD
 
@@ -152,7 +158,7 @@ def _run_kernel(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | Non
 def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None) -> bool:
     """Whether ``compiled`` can run this: on a CPU with a kernel, in float32, where nobody wants gradients."""
     grad = torch.is_grad_enabled()
-    tensors = (x_BTD, gates_BA, *(layer.parameters() if grad else ()))
+    tensors = (x_BTD, gates_BA, *layer.parameters())
     learns = any(tensor is not None and ((grad and tensor.requires_grad) or _has_tangent(tensor)) for tensor in tensors)
     return (
         x_BTD.device.type == "cpu"
@@ -172,7 +178,6 @@ def auto(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask
     """The kernel where it fits, and :func:`plain` elsewhere."""
     if not kernel_fits(layer, x_BTD, gates_BA):
         return plain(layer, x_BTD, gates_BA, mask_BT)
-    _note("compiled")
     return _run_kernel(layer, x_BTD, gates_BA, mask_BT)
 
 
@@ -181,30 +186,30 @@ def plain(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mas
 
     Gates that learn run ``masked``: a head that is skipped would give its gate no gradient.
     """
-    if gates_BA is None or gates_BA.requires_grad or not _pays(layer, x_BTD, gates_BA):
-        _note("masked")
+    if gates_BA is None or (gates_BA.requires_grad and torch.is_grad_enabled()) or not _pays(layer, x_BTD, gates_BA):
         return masked(layer, x_BTD, gates_BA, mask_BT)
-    _note("gathered")
     return gathered(layer, x_BTD, gates_BA, mask_BT)
 
 
-def _note(chosen: str) -> None:
-    if (counter := _choices.get()) is not None:
-        counter[chosen] += 1
+def _note(execution: str) -> None:
+    if torch.compiler.is_compiling():
+        return  # counting would break the graph
+    if (counter := _calls.get()) is not None:
+        counter[execution] += 1
 
 
-_choices: ContextVar[Counter[str] | None] = ContextVar("choices", default=None)
+_calls: ContextVar[Counter[str] | None] = ContextVar("calls", default=None)
 
 
 @contextmanager
-def count_choices() -> Iterator[Counter[str]]:
-    """Counts what ``auto`` runs inside: calls of a layer by execution."""
+def count_executions() -> Iterator[Counter[str]]:
+    """Counts what runs inside: calls of a layer by execution, where ``auto`` counts as what it chose."""
     counter: Counter[str] = Counter()
-    token = _choices.set(counter)
+    token = _calls.set(counter)
     try:
         yield counter
     finally:
-        _choices.reset(token)
+        _calls.reset(token)
 
 
 # Fitted on the grid of ``python -m suites execution``, in units of the work of one MAC of a large product.
@@ -227,10 +232,10 @@ def _pays(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor) -> bool:
     return gates_BA.numel() * macs_of_pair > pairs * macs_of_pair * _PAIR_FACTOR + extra
 
 
-Execution = Callable[["HeadGatedAttention", Tensor, Tensor | None, Tensor | None], Tensor]
+Executor = Callable[["HeadGatedAttention", Tensor, Tensor | None, Tensor | None], Tensor]
 # torch.compile leaves all but ``masked`` as they are, a break in its graph: which products run depends on values.
-_as_it_is: Callable[[Execution], Execution] = torch.compiler.disable
-EXECUTIONS: dict[str, Execution] = {
+_as_it_is: Callable[[Executor], Executor] = torch.compiler.disable
+EXECUTIONS: dict[str, Executor] = {
     "auto": _as_it_is(auto),
     "masked": masked,
     "gathered": _as_it_is(gathered),

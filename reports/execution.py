@@ -57,21 +57,26 @@ def tables(found: Mapping[str, Any]) -> str:
 
 
 def _summary(found: Mapping[str, Any]) -> str:
-    batches = [row for row in found["grid"] if row["shape"]["batch"] >= 8]
+    grid = found["grid"]
+    batches = [row for row in grid if row["shape"]["batch"] >= 8]
     few = [row for row in batches if row["s"] <= 0.5]
-    dense = [row for row in found["grid"] if row["s"] == 1]
+    dense = [row for row in grid if row["s"] == 1]
     wide = [row for row in found["encoders"] if row["width"] >= 256]
     lines = [
-        _line("auto / bound", found["grid"], batches),
-        _line("auto / plain bound", found["grid"], batches),
-        _line("plain / plain bound", found["grid"], batches),
-        _line("auto / full, where s = 1", dense, dense, key="auto / full"),
-        ("auto / full minus the share of heads, B >= 8, s <= 0.5", *_extremes(few, _beyond_share)),
-        ("auto / PyTorch's full minus the share, B >= 8, s <= 0.5", *_extremes(few, _beyond_share_of_plain)),
-        _line("full / plain full", found["grid"], batches),
-        _line("full again / full (noise)", found["grid"], batches, key="full again / full"),
-        _line("mixture of heads / plain full", found["grid"], few),
-        ("plain / the faster of gathered and masked", *_extremes(found["grid"], _regret)),
+        _line("auto / bound, all cells", grid, "auto / bound"),
+        _line("auto / bound, B >= 8", batches, "auto / bound"),
+        _line("auto / plain bound, all cells", grid, "auto / plain bound"),
+        _line("auto / plain bound, B >= 8", batches, "auto / plain bound"),
+        _line("plain / plain bound, all cells", grid, "plain / plain bound"),
+        _line("plain / plain bound, B >= 8", batches, "plain / plain bound"),
+        _line("auto / full, s = 1", dense, "auto / full"),
+        ("auto / full minus k / H, B >= 8, s <= 0.5", *_extremes(few, _beyond_share)),
+        ("auto / plain full minus k / H, B >= 8, s <= 0.5", *_extremes(few, _beyond_share_of_plain)),
+        _line("full / plain full, all cells", grid, "full / plain full"),
+        ("noise: full again / full, most", *_extremes(grid, _ratio("full again / full"))),
+        ("noise: full again / full, least", *_extremes(grid, _ratio("full again / full"), min)),
+        _line("mixture of heads / plain full, B >= 8, s <= 0.5", few, "mixture of heads / plain full"),
+        ("plain / the faster of gathered and masked", *_extremes(grid, _regret)),
         ("encoders: saved / allowed, D >= 256", *_extremes(wide, _ratio("saved / allowed"), min)),
         ("the same, with choosing", *_extremes(wide, _ratio("saved / allowed, with choosing"), min)),
         ("memory: auto / full", *_extremes(found["memory"], _ratio("auto / full"))),
@@ -98,11 +103,8 @@ def _regret(row: Row) -> float:
     return float(row["seconds"]["plain"] / min(row["seconds"]["gathered"], row["seconds"]["masked"]))
 
 
-def _line(title: str, all_rows: Sequence[Row], batches: Sequence[Row], key: str | None = None) -> tuple[str, ...]:
-    """Geometric mean over all rows, and the worst of those with a batch of at least 8."""
-    value = _ratio(key or title)
-    mean, _, _ = _extremes(all_rows, value)
-    return (title, mean, *_extremes(batches, value)[1:])
+def _line(title: str, rows: Sequence[Row], key: str | None = None) -> tuple[str, ...]:
+    return (title, *_extremes(rows, _ratio(key or title)))
 
 
 def _extremes(
@@ -112,7 +114,8 @@ def _extremes(
     if not values:
         return "--", "--", "--"
     numbers = [number for number, _ in values]
-    mean = f"{geometric_mean(numbers):.3f}" if min(numbers) > 0 else "--"
+    of_ratios = value not in (_beyond_share, _beyond_share_of_plain)
+    mean = f"{geometric_mean(numbers):.3f}" if of_ratios else "--"
     number, row = worst(values, key=lambda pair: pair[0])
     return mean, f"{number:.3f}", _where(row)
 
@@ -233,8 +236,10 @@ def break_even(found: Mapping[str, Any]) -> Figure:
             unused.remove()
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
-        figure.supxlabel("share of heads that run, mean k / H", fontsize="small")
-        figure.supylabel("time / full attention", fontsize="small")
+        for facet in axes[max(0, len(facets) - columns) : len(facets)]:
+            facet.set_xlabel("share of heads, mean k / H")
+        for facet in axes[: len(facets) : columns]:
+            facet.set_ylabel("time / full attention")
     return figure
 
 

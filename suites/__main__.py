@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from suites.engine import Outcome
@@ -315,9 +315,11 @@ def _execution(options: argparse.Namespace) -> int:
     circumstance = describe(device)
     print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)
     options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
-    found = measure_all(options.part or PARTS, device=device, rounds=options.rounds, quick=options.quick)
-    content = {"circumstance": circumstance, "rounds": options.rounds, **found}
-    write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
+    content: dict[str, Any] = {"circumstance": circumstance, "rounds": options.rounds, **{part: [] for part in PARTS}}
+    wanted = options.part or PARTS
+    for part, rows in measure_all(wanted, device=device, rounds=options.rounds, quick=options.quick):
+        content[part] += rows  # written each time: what was measured before an interruption is not lost
+        write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
     # Another process: the harness does not import what reads its records.
     command = [sys.executable, "-m", "reports", "execution", str(options.results)]
     return subprocess.run(command, check=False).returncode

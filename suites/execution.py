@@ -5,7 +5,7 @@ times are of interleaved rounds in one process, and only their ratios are told.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import cycle, product
@@ -50,7 +50,9 @@ Part = Callable[[], list[Row]]
 PARTS = ("grid", "encoders", "peers", "memory")
 
 
-def measure_all(wanted: Collection[str] = PARTS, *, device: str, rounds: int, quick: bool) -> dict[str, list[Row]]:
+def measure_all(
+    wanted: Collection[str] = PARTS, *, device: str, rounds: int, quick: bool
+) -> Iterator[tuple[str, list[Row]]]:
     """Measures some parts.
 
     Args:
@@ -59,17 +61,15 @@ def measure_all(wanted: Collection[str] = PARTS, *, device: str, rounds: int, qu
         rounds: samples of each call.
         quick: a corner of each part alone.
 
-    Returns:
-        Rows of plain values by part; none for a part that is not wanted.
+    Yields:
+        The part, and one or two rows of plain values.
     """
     parts = [part for part in _parts(device, rounds, quick) if part[0] in wanted]
-    found: dict[str, list[Row]] = {part: [] for part in PARTS}
     with Progress(len(parts)) as progress:
         for part, title, function in parts:
             rows = function()
-            found[part] += rows
             progress.end(title, "; ".join(map(_headline, rows)))
-    return found
+            yield part, rows
 
 
 def _parts(device: str, rounds: int, quick: bool) -> list[tuple[str, str, Part]]:
@@ -175,6 +175,7 @@ def measure_peers(task: TaskUse, width: int, *, device: str, rounds: int) -> Row
     ours = build_model(spec, FullMHA(), Streams(task.name, 0), device)
     models: dict[str, nn.Module] = {"ours": ours, "ours again": ours}
     models |= {name: Peer(spec, blocks).to(device) for name, blocks in peer_blocks().items()}
+    plain_ours = FullMHA().for_inference(ours, "masked")
     ragged = spread_batches(data.test, BATCH_SIZE, NUM_BATCHES, device)
     whole = [(tokens_BT.clamp(min=1), torch.ones_like(mask_BT)) for tokens_BT, mask_BT in ragged]
     samples: dict[str, list[float]] = {}
@@ -183,13 +184,13 @@ def measure_peers(task: TaskUse, width: int, *, device: str, rounds: int) -> Row
     }
     for kind, batches in (("inference", ragged), ("inference, no padding", whole)):
         timed = {f"{kind}: {name}": inference_call(model, batches) for name, model in final.items()}
+        timed[f"{kind}: ours without the kernel"] = inference_call(plain_ours, batches)
         samples |= _interleave(timed, device, rounds)
     steps = {f"training: {name}": _training_call(model.train(), ragged) for name, model in models.items()}
     samples |= _interleave(steps, device, rounds)
     ratios = {
         f"{kind}: ours / {name}": ratio(samples[f"{kind}: ours"], samples[f"{kind}: {name}"])
-        for kind in ("inference", "inference, no padding", "training")
-        for name in models
+        for kind, name in (key.split(": ") for key in samples)
         if name != "ours"
     }
     return {
@@ -203,13 +204,22 @@ def measure_peers(task: TaskUse, width: int, *, device: str, rounds: int) -> Row
 
 
 def _interleave(timed: dict[str, Call], device: str, rounds: int) -> dict[str, list[float]]:
-    """Rounds of calls that each walk over ``NUM_BATCHES`` batches: fewer than asked for where they would take long."""
+    """Times calls that each walk over ``NUM_BATCHES`` batches: fewer rounds than asked for where they would take long.
+
+    Returns:
+        Seconds for all batches together, by name, a number per round.
+    """
     start = time.perf_counter()
     for call in timed.values():
         for _ in range(NUM_BATCHES):  # a length that is new to the machine costs more
             call()
     affordable = int(SECONDS / (time.perf_counter() - start))
-    return interleave(timed, device=device, rounds=NUM_BATCHES * max(1, min(rounds, affordable)), warmup_s=0)
+    rounds = max(2, min(rounds, affordable))
+    samples = interleave(timed, device=device, rounds=NUM_BATCHES * rounds, warmup_s=0)
+    return {
+        name: [sum(values[i : i + NUM_BATCHES]) for i in range(0, len(values), NUM_BATCHES)]
+        for name, values in samples.items()
+    }
 
 
 def _training_call(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Call:

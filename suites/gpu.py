@@ -32,7 +32,7 @@ from torch import Tensor
 from baselines.full_mha import FullMHA
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import EncoderSpec
-from budgetformer.execution import count_choices, masked
+from budgetformer.execution import count_executions, masked
 from budgetformer.method import Method
 from suites.definitions import LOOKUP
 from suites.encoded import EncodedSplit, EncodedTask
@@ -290,7 +290,7 @@ def output_errors(job: Job, device: str) -> Row:
     exact = copy.deepcopy(layer).float()
     with torch.inference_mode():
         expected = masked(exact, x_BTD.float(), gates_BH.float(), None)
-        with count_choices() as ran:
+        with count_executions() as ran:
             layer(x_BTD, gates_BH)
         found = {name: layer(x_BTD, gates_BH, execution=name) for name in CHECKED}
         errors = {name: _error(y_BTD, expected) for name, y_BTD in found.items()}
@@ -322,19 +322,13 @@ def _error(found: Tensor, expected: Tensor) -> float:
 
 
 def time_cell(job: Job, device: str, rounds: int) -> Row:
-    """Times a cell.
-
-    Returns:
-        As ``suites.grid.measure``, and the ``samples`` in seconds by name: those of a round have the same place.
-    """
-    samples: dict[str, list[float]] = {}
+    """Times a cell, by CUDA events where there are any; see ``suites.grid.measure``."""
+    clock = by_events if device == "cuda" else interleave
 
     def timer(calls: Mapping[str, Call]) -> dict[str, list[float]]:
-        clock = by_events if device == "cuda" else interleave
-        samples.update(clock(calls, device=device, rounds=rounds, warmup_s=WARMUP_S))
-        return samples  # the bounds are added to them
+        return clock(calls, device=device, rounds=rounds, warmup_s=WARMUP_S)
 
-    return measure(job.cell, device=device, dtype=job.dtype, timer=timer) | {"samples": samples}
+    return measure(job.cell, device=device, dtype=job.dtype, timer=timer)
 
 
 def by_events(calls: Mapping[str, Call], *, device: str, rounds: int, warmup_s: float) -> dict[str, list[float]]:
@@ -422,7 +416,7 @@ def train_one(method: Method, data: EncodedTask, device: str, epochs: int) -> Ro
     history = train(model, method, data, recipe=recipe, streams=streams, device=device, on_step=on_step)
     trained = method.for_inference(model)
     after = evaluate(trained, data.train, device)
-    with count_choices() as ran:
+    with count_executions() as ran:
         accuracy = evaluate(trained, data.test, device).accuracy
     return {
         "method": method.name,

@@ -133,7 +133,7 @@ def prepare(cell: Cell, device: str = "cpu", dtype: torch.dtype = torch.float32)
 
 
 def mixture_forward(cell: Cell, bench: Bench) -> Call:
-    """A mixture-of-heads layer as its authors run it: a router, then all heads, then their weights."""
+    """A masked mixture of heads, routed per input: a router, then all heads, then their weights."""
     spec = EncoderSpec(
         vocab_size=1, num_classes=1, max_length=1, num_layers=1, width=cell.shape.width, num_heads=cell.shape.num_heads
     )
@@ -228,7 +228,8 @@ def measure(
 
     Returns:
         Plain values: the cell, ``share`` (mean k / H), ``error`` (relative, against ``masked``), ``kernel`` (whether
-        ``auto`` ran it), ``seconds`` (median by name) and ``ratios``: medians over rounds of one call over another
+        ``auto`` ran it), ``samples`` in seconds and ``seconds`` (their
+        median) by name, and ``ratios``: medians over rounds of one call over another
         (:func:`calls`), as in ``auto / full``. ``bound`` and ``plain bound`` are the times of the pruned layers,
         weighted.
     """
@@ -249,5 +250,6 @@ def measure(
         "error": check(bench),
         "kernel": kernel_fits(bench.layer, bench.x_BTD, bench.gates_BH),
         "seconds": {name: percentile(values, 50) for name, values in samples.items()},
+        "samples": samples,
         "ratios": {f"{ours} / {theirs}": ratio(samples[ours], samples[theirs]) for ours, theirs in over},
     }

@@ -57,6 +57,9 @@ class TorchBlocks(nn.Module):
         layer = nn.TransformerEncoderLayer(
             spec.width, spec.num_heads, spec.ffn_size, spec.dropout, activation="gelu", batch_first=True
         )
+        # Where ours and BertModel's drop nothing: attention weights and the hidden units of the feed-forward block.
+        layer.self_attn.dropout = 0.0
+        layer.dropout = nn.Identity()  # type: ignore[assignment] # a torch module all the same
         self.encoder = nn.TransformerEncoder(layer, spec.num_layers, enable_nested_tensor=fast)
         self.fast = fast
 

@@ -119,8 +119,8 @@ class Record:
         error: why it failed; empty otherwise.
         metrics: values by key of ``METRICS``; a number, lists for one with axes, or None where it does not exist.
         execution: how the attention ran at inference: dense, sliced, gathered or masked.
-        kernels: what that was done by, as layer calls over the test set: compiled (the CPU kernel), gathered (plain
-            PyTorch), or masked (all heads, where that was faster or asked for).
+        ran: what that was done by, as layer calls over the test set: compiled (the CPU kernel), gathered (PyTorch's
+            operators), or masked (all heads that the layer has).
         training_execution: how the attention ran in training.
         history: one entry per epoch: epoch, train_loss, validation_accuracy, and the method's own terms.
         timings: raw samples in seconds, by name.
@@ -133,7 +133,7 @@ class Record:
     error: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
     execution: str = ""
-    kernels: dict[str, int] = field(default_factory=dict)
+    ran: dict[str, int] = field(default_factory=dict)
     training_execution: str = ""
     history: list[dict[str, float]] = field(default_factory=list)
     timings: dict[str, list[float]] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from baselines.full_mha import FullMHA
 from budgetformer.encoder import Encoder, EncoderSpec
-from budgetformer.execution import count_choices
+from budgetformer.execution import count_executions
 from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order, padded_lengths
 from suites.controls import CONTROLS, control_gates
@@ -66,7 +67,7 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         )
         return record, {}
     final = trial.method.for_inference(model, trial.execution)
-    with ExecutedMacs() as counter, count_choices() as kernels:
+    with ExecutedMacs() as counter, count_executions() as ran:
         evaluation = evaluate(final, data.test, trial.device)
     arrays = evaluation.arrays
     # Masked: a layer whose heads were removed cannot be given others.
@@ -115,8 +116,8 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         question=trial.question(),
         status="done",
         metrics=metrics,
-        execution=execution_of(final),
-        kernels=dict(kernels),
+        execution=_execution(final, ran),
+        ran=dict(ran),
         training_execution=execution_of(model),
         history=history,
         timings=samples,
@@ -175,6 +176,12 @@ def _as_trained(model: Encoder, test: EncodedSplit, device: str) -> Evaluation |
     for gate in model.gates:
         gate.train()
     return evaluate(model, test, device)
+
+
+def _execution(model: Encoder, ran: Mapping[str, int]) -> str:
+    """How the attention ran; with ``masked`` where the cost rule chose to compute all heads for some batches."""
+    asked = execution_of(model)
+    return f"{asked}+masked" if asked == "gathered" and "masked" in ran else asked
 
 
 def _accuracy(evaluation: Evaluation | None) -> float | None:

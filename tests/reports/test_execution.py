@@ -81,8 +81,10 @@ def row_of(text: str, start: str) -> list[str]:
 def test_the_summary_has_the_mean_over_all_and_the_worst_of_the_batches() -> None:
     text = tables(FOUND)
     # (1.21 * 1 * 1.5) ** (1/3)
-    assert row_of(text, "auto / bound")[1:] == ["1.220", "1.210", "(64, 64, 256, 8), s = 0.25, random"]
-    assert row_of(text, "auto / full minus the share")[2] == "0.050"
+    assert row_of(text, "auto / bound, all cells")[1:3] == ["1.220", "1.500"]
+    # (1.21 * 1) ** (1/2)
+    assert row_of(text, "auto / bound, B >= 8")[1:] == ["1.100", "1.210", "(64, 64, 256, 8), s = 0.25, random"]
+    assert row_of(text, "auto / full minus k / H, B >= 8, s <= 0.5")[1:3] == ["--", "0.050"]
     assert row_of(text, "encoders: saved / allowed, D >= 256")[2] == "0.900"
     assert "memory: auto / full" not in text
     assert row_of(text, "plain / the faster of gathered and masked")[2] == "1.500"
