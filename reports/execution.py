@@ -211,9 +211,9 @@ def _notes(found: Mapping[str, Any], circumstance: Mapping[str, Any]) -> list[st
         "physically has the mean number of heads (interpolated between the two whole numbers), by the same means.",
         "No kernel: in PyTorch's operators alone. PyTorch full, PyTorch bound: the same two in PyTorch's operators, "
         "with its fused attention. Masked MoH: router, all heads, weights. MHA: torch.nn.MultiheadAttention.",
-        "Whole encoders: 4 layers, batches of 32 real test inputs of all lengths, s H random heads per input, chosen "
-        "beforehand; with choosing, random-k's own gates run too. Attention's share of the time is what the same "
-        "encoder without attention saves.",
+        "Whole encoders: 4 layers, three batches of 32 real test inputs (short, middling, long), timed together; s H "
+        "random heads per input, chosen beforehand; with choosing, random-k's own gates run too. Attention's share of "
+        "the time is what the same encoder without attention saves.",
         f"Kernel: {circumstance['kernel']}. Hardware: {circumstance['cpu_model']}, {circumstance['cores']} cores, "
         f"{circumstance['threads']} threads, device {circumstance['device']}. torch "
         f"{circumstance['versions']['torch']}. Sources {circumstance['code_fingerprint'][:12]}.",
