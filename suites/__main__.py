@@ -307,12 +307,14 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _execution(options: argparse.Namespace) -> int:
-    from suites.environment import describe
+    from suites.environment import describe, package_version
     from suites.execution import PARTS, measure_all
     from suites.store import write
 
     device = _device(options)
     circumstance = describe(device)
+    # Not among the versions of every record: it is a peer's, and changes no result of a trial.
+    circumstance["versions"]["transformers"] = package_version("transformers")
     print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)
     options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
     content: dict[str, Any] = {"circumstance": circumstance, "rounds": options.rounds, **{part: [] for part in PARTS}}

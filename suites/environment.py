@@ -16,7 +16,7 @@ from budgetformer.kernel import load_kernel
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout."""
 
-_PACKAGES = ("torch", "numpy", "tokenizers", "datasets", "fvcore", "codecarbon", "transformers")
+_PACKAGES = ("torch", "numpy", "tokenizers", "datasets", "fvcore", "codecarbon")
 _SOURCES = ("budgetformer", "baselines", "suites")
 
 
