@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from suites.energy import Electricity
     from suites.engine import Outcome
     from suites.plan import Options, Trial
     from suites.store import Store
@@ -89,11 +90,17 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N",
             help="trials at a time (default: what the allowed cores can take)",
         )
-    tune.set_defaults(seeds=[], execution="auto", deterministic=False)
+    tune.set_defaults(seeds=[], execution="auto", deterministic=False, electricity=None)
     tune.add_argument(
         "--trials", type=_number_of("trials"), default=5, metavar="N", help="rates to try for each method (default: 5)"
     )
     run.add_argument("--report", action="store_true", help="end with the tables and figures of the results folder")
+    electricity = run.add_mutually_exclusive_group()
+    for option, kind, metavar, help_text in (
+        ("--country", _of_country, "ISO3", "CO2 by a country's mean electricity, such as DEU (default: the world's)"),
+        ("--intensity", _of_intensity, "G_PER_KWH", "CO2 by this carbon intensity of your electricity, in g/kWh"),
+    ):
+        electricity.add_argument(option, dest="electricity", type=kind, metavar=metavar, help=help_text)
     execution = command("execution", _execution, "Measures what skipping heads saves: layers, encoders, peers, memory.")
     execution.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="default: cuda if there")
     execution.add_argument("--rounds", type=_number_of("rounds"), default=9, metavar="N", help="per call (default: 9)")
@@ -132,6 +139,24 @@ def _number_of(what: str) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def _of_country(text: str) -> Electricity:
+    from suites.energy import electricity_of
+
+    try:
+        return electricity_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _of_intensity(text: str) -> Electricity:
+    from suites.energy import Electricity
+
+    try:
+        return Electricity(float(text), "stated with --intensity")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no carbon intensity; give g/kWh, 0 or more") from None
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -259,6 +284,7 @@ def _tune(options: argparse.Namespace) -> int:
 
 def _execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path) -> tuple[Outcome, Store]:
     """Runs what is missing of some trials in a results folder, and says how it went."""
+    from suites.energy import WORLD
     from suites.engine import default_jobs, run
     from suites.store import Store
 
@@ -268,7 +294,8 @@ def _execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path)
     for path, reason in store.load().bad.items():
         print(f"suites: passed over {path}: {reason}", file=sys.stderr)
     print(f"{options.suite}: {len(trials)} trials; results in {folder}", file=sys.stderr)
-    outcome = run(trials, store, options.rerun, options.jobs or default_jobs(trials))
+    jobs = options.jobs or default_jobs(trials)
+    outcome = run(trials, store, options.rerun, jobs, options.electricity or WORLD)
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
     if outcome.stale:
         print(

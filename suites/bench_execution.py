@@ -4,6 +4,7 @@
 (``--benchmark-json``, ``--benchmark-compare``).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +12,18 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from suites.grid import SHAPES, Cell, calls, prepare
+from suites.sharing import Share
 from suites.timing import synchronised
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CELLS = [Cell(shape, s, "random") for shape in SHAPES for s in (0.25, 0.5)]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing else of the suite computes on this machine meanwhile."""
+    with Share().alone():
+        yield
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{'x'.join(map(str, cell.shape))}-{cell.s}")

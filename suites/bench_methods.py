@@ -5,7 +5,8 @@ work as ever. An inference bench runs the very call that ``suites/latency.py`` t
 not change what they compute, but for the budgets that a network predicts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,19 +20,29 @@ from suites.batching import collate, training_order
 from suites.definitions import find_suite
 from suites.encoded import EncodedTask
 from suites.environment import describe
-from suites.latency import B32_ROUNDS, BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
+from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
 from suites.model import build_model
 from suites.plan import Options, Trial, make_plan
+from suites.registry import METHODS
 from suites.seeding import Streams
-from suites.timing import synchronised
+from suites.sharing import Share
+from suites.timing import MIN_ROUNDS, synchronised
 from suites.train import make_optimizer, training_step
 from suites.trial import encoder_spec, load
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WARMUP_ROUNDS = 5
-TRIALS = make_plan(find_suite("quick"), Options(seeds=(0,), device=DEVICE))
+ALL = tuple(method() for method in METHODS.values())
+TRIALS = make_plan(replace(find_suite("quick"), methods=ALL), Options(seeds=(0,), device=DEVICE))
 
 pytestmark = pytest.mark.parametrize("trial", TRIALS, ids=[f"{t.task.name}-{t.method.name}" for t in TRIALS])
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing else of the suite computes on this machine meanwhile."""
+    with Share().alone():
+        yield
 
 
 @lru_cache(maxsize=2)
@@ -58,7 +69,7 @@ def _describe(benchmark: BenchmarkFixture, trial: Trial, execution: str) -> None
 
 def _time(benchmark: BenchmarkFixture, call: Callable[[], None]) -> None:
     timed: Any = benchmark.pedantic  # it has no types
-    timed(synchronised(call, DEVICE), rounds=B32_ROUNDS, warmup_rounds=WARMUP_ROUNDS)
+    timed(synchronised(call, DEVICE), rounds=MIN_ROUNDS, warmup_rounds=WARMUP_ROUNDS)
 
 
 def bench_inference(benchmark: BenchmarkFixture, trial: Trial) -> None:

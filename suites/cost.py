@@ -29,6 +29,8 @@ _MAY_MULTIPLY = re.compile(
     r"|^prim::"
 )
 
+_GATE = re.compile(r"\w+\.blocks\.\d+\.gate")
+
 
 def traced_macs(model: Encoder, tokens_BT: Tensor, mask_BT: Tensor) -> int:
     """The MACs of one batch, from a trace of the model (fvcore).
@@ -81,6 +83,12 @@ class ExecutedMacs(FlopCounterMode):
     def macs(self) -> int:
         """The count of the last ``with`` block, in MACs."""
         return self.get_total_flops() // 2
+
+    @property
+    def gate_macs(self) -> int:
+        """What of that ran in the gate modules of an encoder, in MACs."""
+        of_gates = [count for path, count in self.get_flop_counts().items() if _GATE.fullmatch(path)]
+        return sum(sum(count.values()) for count in of_gates) // 2
 
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         if func_packet not in self.flop_registry and _MAY_MULTIPLY.search(str(func_packet)):

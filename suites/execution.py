@@ -31,6 +31,7 @@ from suites.model import build_model
 from suites.peers import Peer, peer_blocks
 from suites.progress import Progress
 from suites.seeding import Streams
+from suites.sharing import Share
 from suites.timing import Call, interleave, percentile, ratio
 from suites.tokenizing import encode_task
 
@@ -53,7 +54,7 @@ PARTS = ("grid", "encoders", "peers", "memory")
 def measure_all(
     wanted: Collection[str] = PARTS, *, device: str, rounds: int, quick: bool
 ) -> Iterator[tuple[str, list[Row]]]:
-    """Measures some parts.
+    """Measures some parts, alone on the machine.
 
     Args:
         wanted: of ``PARTS``.
@@ -67,7 +68,8 @@ def measure_all(
     parts = [part for part in _parts(device, rounds, quick) if part[0] in wanted]
     with Progress(len(parts)) as progress:
         for part, title, function in parts:
-            rows = function()
+            with Share().alone():
+                rows = function()
             progress.end(title, "; ".join(map(_headline, rows)))
             yield part, rows
 

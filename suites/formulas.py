@@ -57,28 +57,44 @@ def model_macs(
     return layers + width * num_classes + gate_macs
 
 
-def paper_flops_cut(tokens: float, width: int, num_heads: int, s: float) -> float:
-    """The fraction of FLOPs that BudgetFormer saves by the convention of arXiv 2604.22583's table.
+PAPER_G_PER_FLOP = 1.67e-15
+"""What arXiv 2604.22583 seems to multiply its FLOPs with to get gCO2: both of its known pairs give it."""
 
-    Per layer, full attention is ``8 N D^2 + 4 N^2 D`` FLOPs and BudgetFormer ``8 N D^2 + 4 N^2 D s + (2 D^2 + 2 D H +
-    N D)``. The convention is inferred from the printed cuts: it leaves the projections whole and the feed-forward
-    block out, so it is not what any execution saves.
+
+def paper_flops(tokens: float, width: int, num_heads: int, num_layers: int, s: float | None = None) -> float:
+    """FLOPs of one input by the convention of arXiv 2604.22583's table.
+
+    Per layer, full attention is ``8 N D^2 + 4 N^2 D`` and BudgetFormer ``8 N D^2 + 4 N^2 D s + (2 D^2 + 2 D H + N D)``.
+    The convention is inferred from the printed cuts: it leaves the projections whole and the feed-forward block out,
+    so it is not what any execution runs.
 
     Args:
         tokens: N.
         width: D.
         num_heads: H.
-        s: mean fraction of heads, in [0, 1].
-
-    Returns:
-        The cut, at most 1; negative where the gates cost more than the heads save.
+        num_layers: L.
+        s: mean fraction of heads, in [0, 1]; full attention where None.
 
     Raises:
         ValueError: if s is outside [0, 1].
     """
-    if not 0 <= s <= 1:
+    if s is not None and not 0 <= s <= 1:
         raise ValueError(f"s must be in [0, 1], not {s}")
     projections = 8 * tokens * width**2
     core = 4 * tokens**2 * width
     gates = 2 * width**2 + 2 * width * num_heads + tokens * width
-    return 1 - (projections + core * s + gates) / (projections + core)
+    return num_layers * (projections + (core if s is None else core * s + gates))
+
+
+def paper_flops_cut(tokens: float, width: int, num_heads: int, s: float) -> float:
+    """The fraction of FLOPs that BudgetFormer saves by :func:`paper_flops`; negative where gates cost more than that.
+
+    Raises:
+        ValueError: if s is outside [0, 1].
+    """
+    return 1 - paper_flops(tokens, width, num_heads, 1, s) / paper_flops(tokens, width, num_heads, 1)
+
+
+def paper_co2_g(flops: float) -> float:
+    """Emissions in gCO2 by the paper's apparent rule: derived from FLOPs, not measured."""
+    return flops * PAPER_G_PER_FLOP

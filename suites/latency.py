@@ -1,6 +1,8 @@
 """Latency of a model on real test inputs, and its ratio to full attention."""
 
-from collections.abc import Callable, Iterable
+import copy
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -9,15 +11,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 from budgetformer.encoder import Encoder
-from budgetformer.surgery import execution_of
 from suites.batching import collate, evaluation_order
 from suites.encoded import EncodedSplit
-from suites.timing import interleave, percentile, ratio, time_calls
+from suites.timing import Ratio, compare, interleave, percentiles
 
 BATCH_SIZE = 32
-B1_ROUNDS = 60
-B32_ROUNDS = 30
-DISTINCT_BATCHES = 6
+DISTINCT_SINGLES = 67
+DISTINCT_BATCHES = 7
+B1_PASSES = 1, 3
+B32_PASSES = 5, 10
+"""At least and at most, over the inputs: 67 to 201 rounds of single ones, 35 to 70 of batches."""
+
+PRECISION = 0.01
+"""Passes over batches end when half the 95 % interval of the ratio to full attention is this share of it."""
+
+LIMIT_S = 12.0
+"""No further pass is begun after that. A 99th percentile needs all passes over single inputs."""
+
+WARMUP_S = 3.0
 
 
 def inference_call(model: nn.Module, batches: Iterable[tuple[torch.Tensor, ...]]) -> Callable[[], None]:
@@ -46,7 +57,9 @@ def spread_batches(
 def measure_latency(
     model: Encoder, full: Encoder, test: EncodedSplit, device: str
 ) -> tuple[dict[str, float | None], dict[str, list[float]]]:
-    """Times a model alone, and in turns with full attention.
+    """Times a model in turns with full attention and a second copy of that, on single inputs and on batches of 32.
+
+    The two copies tell what difference is none (A/A).
 
     Args:
         model: from ``Method.for_inference``.
@@ -57,29 +70,47 @@ def measure_latency(
     Returns:
         The latency metrics of ``suites.record``, and the raw samples in seconds by name.
     """
-    singles = spread_batches(test, 1, B1_ROUNDS, device)
-    single_call = inference_call(model, singles)
-    _warm_up(single_call, len(singles))
-    b1 = time_calls(single_call, device=device, rounds=B1_ROUNDS, warmup_s=0)
+    models = {"method": model, "full": full, "full_again": copy.deepcopy(full)}
+    singles = spread_batches(test, 1, DISTINCT_SINGLES, device)
+    b1 = _in_turns(models, singles, device, B1_PASSES)
     batches = spread_batches(test, BATCH_SIZE, DISTINCT_BATCHES, device)
-    # Each call walks over the batches by itself; both are warmed up by as many calls, so a round is one batch for both.
-    calls = {"method": inference_call(model, batches), "full": inference_call(full, batches)}
-    for call in calls.values():
-        _warm_up(call, len(batches))
-    b32 = interleave(calls, device=device, rounds=B32_ROUNDS, warmup_s=0)
-    to_full = ratio(b32["method"], b32["full"])
-    metrics = {
-        "latency_b1_p50_s": percentile(b1, 50),
-        "latency_b1_p95_s": percentile(b1, 95),
-        "latency_b32_p50_s": percentile(b32["method"], 50),
-        "latency_b32_p95_s": percentile(b32["method"], 95),
-        "latency_b32_ratio": to_full,
-        "latency_b32_aa_ratio": to_full if execution_of(model) == "dense" else None,
-    }
-    return metrics, {"latency_b1_s": b1} | {f"latency_b32_{name}_s": samples for name, samples in b32.items()}
+    b32 = _in_turns(models, batches, device, B32_PASSES, _is_precise)
+    batch_size = len(batches[0][0])  # a test set may have fewer than 32
+    metrics: dict[str, float | None] = {"throughput_b32_per_s": batch_size / statistics.fmean(b32["method"])}
+    timings: dict[str, list[float]] = {}
+    for name, samples in (("b1", b1), ("b32", b32)):
+        timings |= {f"latency_{name}_{who}_s": seconds for who, seconds in samples.items()}
+        metrics |= {f"latency_{name}_p{q}_s": value for q, value in percentiles(samples["method"]).items()}
+        metrics |= _flat(f"latency_{name}_ratio", compare(samples["method"], samples["full"]))
+        metrics |= _flat(f"latency_{name}_aa_ratio", compare(samples["full_again"], samples["full"]))
+    return metrics, timings
 
 
-def _warm_up(call: Callable[[], None], num_batches: int) -> None:
-    """Runs every batch once: a length that is new to the machine costs more."""
-    for _ in range(num_batches):
-        call()
+def _in_turns(
+    models: Mapping[str, Encoder],
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    device: str,
+    passes: tuple[int, int],
+    enough: Callable[[dict[str, list[float]]], bool] = lambda samples: False,
+) -> dict[str, list[float]]:
+    # Each call walks over the batches by itself, all in step: a round is one batch for all models.
+    least, most = passes
+    return interleave(
+        {name: inference_call(model, batches) for name, model in models.items()},
+        device=device,
+        rounds=least * len(batches),
+        most_rounds=most * len(batches),
+        enough=enough,
+        limit_s=LIMIT_S,
+        period=len(batches),  # a length that is new to the machine costs more
+        warmup_s=WARMUP_S,
+    )
+
+
+def _is_precise(samples: dict[str, list[float]]) -> bool:
+    return compare(samples["method"], samples["full"]).half_width <= PRECISION
+
+
+def _flat(key: str, ratio: Ratio) -> dict[str, float | None]:
+    low, high = ratio.interval or (None, None)
+    return {key: ratio.value, f"{key}_low": low, f"{key}_high": high}

@@ -41,12 +41,18 @@ def peak_extra_bytes(call: Callable[[], Any], device: str = "cpu") -> int | None
 def in_fresh_process(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Runs a function of a module in a process of its own, whose allocator keeps no large block for later."""
+    """Runs a function of a module in a process of its own, whose allocator keeps no large block for later.
+
+    The process is forked from a server that has imported torch and done nothing else, since a new interpreter for each
+    would take several seconds.
+    """
     name = "MALLOC_MMAP_THRESHOLD_"
     before = os.environ.get(name)
-    os.environ[name] = "65536"
+    os.environ[name] = "65536"  # read as the server starts, with the first such process
     try:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["suites.footprint"])
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
             return pool.submit(function, *args, **kwargs).result()
     finally:
         del os.environ[name]

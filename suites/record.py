@@ -6,10 +6,10 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-SCHEMA = 2
+SCHEMA = 3
 """Shape of the file. Older files keep loading."""
 
-PROTOCOL = "3"
+PROTOCOL = "4"
 """What was measured, and how. Results of two protocols are never compared."""
 
 Status = Literal["done", "failed"]
@@ -31,6 +31,24 @@ class Metric:
     direction: Direction
     meaning: str
     axes: tuple[str, ...] = ()
+
+
+def _latency(name: str, what: str) -> dict[str, Metric]:
+    """The metrics of one batch size."""
+    times = {50: f"Median time of {what}.", 95: f"95th percentile of the time of {what}."}
+    times[99] = f"99th percentile of the time of {what}; null for fewer than 200 samples."
+    ratio, again = f"latency_{name}_ratio", f"latency_{name}_aa_ratio"
+    return {
+        **{f"latency_{name}_p{q}_s": Metric("s", "lower", meaning) for q, meaning in times.items()},
+        ratio: Metric("ratio", "lower", f"Median over rounds in turns of the time of {what} over full attention's."),
+        **{
+            f"{ratio}_{end}": Metric("ratio", "none", f"The {end} end of its 95 % interval.") for end in ("low", "high")
+        },
+        again: Metric("ratio", "none", "The same of a second copy of full attention over the first: the noise (A/A)."),
+        **{
+            f"{again}_{end}": Metric("ratio", "none", f"The {end} end of its 95 % interval.") for end in ("low", "high")
+        },
+    }
 
 
 METRICS: dict[str, Metric] = {
@@ -69,23 +87,37 @@ METRICS: dict[str, Metric] = {
     "num_parameters": Metric("count", "lower", "Parameters of the trained model, gates included."),
     "num_parameters_inference": Metric("count", "lower", "Parameters of the model that is run, after removal."),
     "macs_executed": Metric("MAC/input", "lower", "Products that ran over the padded test batches, per input."),
+    "macs_unpadded": Metric("MAC/input", "lower", "Products that ran over test batches of equal length, per input."),
     "macs_full": Metric("MAC/input", "lower", "Closed form of full attention's model on the same padded batches."),
+    "macs_floor": Metric("MAC/input", "none", "The same without any head: no choice of heads costs less."),
+    "macs_model": Metric("MAC/input", "lower", "Closed form of the model with its active heads and gates, padded."),
+    "macs_model_p5": Metric("MAC/input", "lower", "5th percentile over inputs of macs_model without padding."),
+    "macs_model_p95": Metric("MAC/input", "lower", "95th percentile over inputs of macs_model without padding."),
     "macs_attention_core": Metric("MAC/input", "lower", "Closed form of QK^T and AV of the active heads."),
     "macs_attention_block": Metric("MAC/input", "lower", "Core and projections of the active heads, closed form."),
+    "macs_gates": Metric("MAC/input", "lower", "Products that ran in the gates, which choose the heads."),
     "macs_traced": Metric("MAC/input", "lower", "fvcore's count of one full-length input; null for gathered models."),
     "paper_flops_cut": Metric(
         "fraction", "higher", "Cut by the paper's convention at s_mean, which is what was asked for."
     ),
+    "paper_co2_g": Metric(
+        "gCO2e", "none", "Derived, not measured: 1,000 inputs by the paper's FLOPs times its apparent factor."
+    ),
     "padding_share": Metric("fraction", "none", "Share of padding in the test batches."),
     "train_s": Metric("s", "lower", "Time of all training steps, multiplied out from an exclusive window of some."),
-    "latency_b1_p50_s": Metric("s", "lower", "Median time of one test input."),
-    "latency_b1_p95_s": Metric("s", "lower", "95th percentile of the time of one test input."),
-    "latency_b32_p50_s": Metric("s", "lower", "Median time of a batch of 32 test inputs."),
-    "latency_b32_p95_s": Metric("s", "lower", "95th percentile of the time of a batch of 32 test inputs."),
-    "latency_b32_ratio": Metric("ratio", "lower", "Median of interleaved rounds: batch of 32 over full attention."),
-    "latency_b32_aa_ratio": Metric("ratio", "none", "The same where the method is full attention too: the noise."),
+    **_latency("b1", "one test input"),
+    **_latency("b32", "a batch of 32 test inputs"),
+    "throughput_b32_per_s": Metric("input/s", "higher", "Test inputs per second, in batches of 32."),
+    "memory_inference_bytes": Metric("bytes", "lower", "Peak above the loaded model, of one batch of 32, the longest."),
+    "memory_training_bytes": Metric(
+        "bytes", "lower", "Peak above model and optimiser, of one step, the longest batch."
+    ),
     "train_energy_kwh": Metric("kWh", "lower", "Energy of all training steps, multiplied out from that window."),
     "inference_energy_kwh": Metric("kWh", "lower", "Energy per 1,000 test inputs."),
+    "train_energy_above_idle_kwh": Metric(
+        "kWh", "lower", "train_energy_kwh less what the idle machine takes in train_s."
+    ),
+    "inference_energy_above_idle_kwh": Metric("kWh", "lower", "inference_energy_kwh less the idle machine's."),
     "train_co2_g": Metric("gCO2e", "lower", "Energy of training times the stated intensity."),
     "inference_co2_g": Metric("gCO2e", "lower", "Energy per 1,000 test inputs times the stated intensity."),
 }
@@ -125,6 +157,8 @@ class Record:
         history: one entry per epoch: epoch, train_loss, validation_accuracy, and the method's own terms.
         timings: raw samples in seconds, by name.
         energy: provenance of the energy numbers (components, source of each, intensity, tracker).
+        measuring: how it was timed: ``threads``, ``dtype``, ``attention_backend``, ``batch_sizes``, ``deterministic``,
+            and who else used the machine meanwhile (``suites.company``), of which ``shared`` is the verdict.
         circumstance: commit, versions, hardware, threads, start time, fingerprint of the source code.
     """
 
@@ -138,6 +172,7 @@ class Record:
     history: list[dict[str, float]] = field(default_factory=list)
     timings: dict[str, list[float]] = field(default_factory=dict)
     energy: dict[str, Any] = field(default_factory=dict)
+    measuring: dict[str, Any] = field(default_factory=dict)
     circumstance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -164,6 +199,19 @@ class Record:
     @property
     def seed(self) -> int:
         return int(self.question["seed"])
+
+    @property
+    def timing_key(self) -> dict[str, Any]:
+        """What two records must share for their times and energies to be compared; a value is None if unknown."""
+        gpu = self.circumstance.get("gpu") or {}
+        return {
+            "machine": self.circumstance.get("machine_id") or None,
+            "torch": self.circumstance.get("versions", {}).get("torch"),
+            "driver": gpu.get("driver"),
+            # Before schema 3 the threads were those that the recipe asks for.
+            "threads": self.measuring.get("threads", self.circumstance.get("threads")),
+            **{key: self.measuring.get(key) for key in ("dtype", "attention_backend", "batch_sizes", "deterministic")},
+        }
 
     def to_json(self) -> str:
         """One JSON object, with the schema and the id."""

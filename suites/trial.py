@@ -14,19 +14,21 @@ from baselines.full_mha import FullMHA
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.execution import count_executions
 from budgetformer.surgery import execution_of
-from suites.batching import collate, evaluation_order, padded_lengths
+from suites.accounting import cost_metrics, paper_metrics
+from suites.company import Company
 from suites.controls import CONTROLS, control_gates
-from suites.cost import ExecutedMacs, traced_macs
+from suites.cost import ExecutedMacs
 from suites.encoded import EncodedSplit, EncodedTask
-from suites.energy import EnergyMeter
-from suites.evaluate import EVALUATION_BATCH_SIZE, Evaluation, evaluate
-from suites.formulas import attention_block_macs, attention_core_macs, model_macs, paper_flops_cut
+from suites.energy import JOULES_PER_KWH, Electricity, Energy, EnergyMeter
+from suites.environment import attention_backend, deterministic_flags
+from suites.evaluate import Evaluation, evaluate
+from suites.footprint import measure_footprint
 from suites.latency import BATCH_SIZE, DISTINCT_BATCHES, measure_latency, spread_batches
 from suites.model import build_model
 from suites.plan import Trial
 from suites.record import Record
 from suites.seeding import Streams
-from suites.sharing import Solo
+from suites.sharing import Share
 from suites.timing import synchronise
 from suites.tokenizing import encode_task
 from suites.train import rehearse, steps_per_epoch, train
@@ -38,12 +40,15 @@ WINDOW_S = 1.2
 Arrays = dict[str, NDArray[Any]]
 
 
-def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[Record, Arrays]:
+def run_trial(
+    trial: Trial, circumstance: dict[str, Any], electricity: Electricity, share: Share
+) -> tuple[Record, Arrays]:
     """Runs a trial.
 
     Args:
         trial: what to run.
-        circumstance: for the record.
+        circumstance: for the record; its ``idle_power`` is what energy above idle is counted from.
+        electricity: what emissions are computed with.
         share: of the machine: training may have company, measuring may not.
 
     Returns:
@@ -54,6 +59,11 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
     """
     torch.set_num_threads(trial.task.recipe.threads)
     torch.use_deterministic_algorithms(trial.deterministic)
+    circumstance = circumstance | {
+        "threads": torch.get_num_threads(),
+        "deterministic": trial.deterministic,
+        "deterministic_flags": deterministic_flags(),
+    }
     streams = Streams(trial.task.name, trial.seed)
     data = load(trial)
     spec = encoder_spec(trial, data)
@@ -76,10 +86,11 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
     torch.use_deterministic_algorithms(False)  # they would slow down what is timed
     # In the same execution: a kernel must not make a method look faster or slower than full attention.
     full = FullMHA().for_inference(build_model(spec, FullMHA(), streams, trial.device), trial.execution)
-    with share.alone():
+    memory = measure_footprint(model, final, trial.method, data, recipe=recipe, device=trial.device)
+    with share.alone(), Company(trial.device) as company:
         latency, samples = measure_latency(final, full, data.test, trial.device)
-        per_thousand, inference = _inference_energy(final, data.test, trial.device)
-        training = EnergyMeter()
+        per_thousand, inference = _inference_energy(final, data.test, electricity, trial.device)
+        training = EnergyMeter(electricity, device=trial.device)
         num_steps = rehearse(
             model,
             trial.method,
@@ -90,6 +101,7 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
             meter=training,
             seconds=WINDOW_S,
         )
+    idle_watts = circumstance.get("idle_power", {}).get("watts")
     all_steps = recipe.epochs * steps_per_epoch(data.train, recipe) / num_steps
     metrics: dict[str, Any] = {
         **quality(arrays),
@@ -100,18 +112,18 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
         **{f"accuracy_{name}": _accuracy(without_choice.get(name)) for name in CONTROLS},
         "num_parameters": _num_parameters(model),
         "num_parameters_inference": _num_parameters(final),
-        **_cost(final, arrays, counter.macs, data.test, trial.device),
+        **cost_metrics(final, arrays["gates"], counter, data.test, trial.device),
+        **memory,
         "train_s": training.energy.seconds * all_steps,
         **latency,
         "train_energy_kwh": _times(training.energy.kwh, all_steps),
+        "train_energy_above_idle_kwh": _times(_above_idle(training.energy, idle_watts), all_steps),
         "train_co2_g": _times(training.energy.co2_g, all_steps),
         "inference_energy_kwh": _times(inference.energy.kwh, 1 / per_thousand),
+        "inference_energy_above_idle_kwh": _times(_above_idle(inference.energy, idle_watts), 1 / per_thousand),
         "inference_co2_g": _times(inference.energy.co2_g, 1 / per_thousand),
     }
-    s_mean = metrics["s_mean"]
-    metrics["paper_flops_cut"] = (
-        None if s_mean is None else paper_flops_cut(trial.task.max_length, spec.width, spec.num_heads, s_mean)
-    )
+    metrics |= paper_metrics(final, metrics["s_mean"], trial.task.max_length)
     record = Record(
         question=trial.question(),
         status="done",
@@ -125,6 +137,7 @@ def run_trial(trial: Trial, circumstance: dict[str, Any], share: Solo) -> tuple[
             "train": training.energy.provenance | {"extrapolated_from_steps": num_steps},
             "inference": inference.energy.provenance,
         },
+        measuring=_measuring(final) | company.found,
         circumstance=circumstance,
     )
     predictions = {f"prediction_{name}": each.arrays["prediction"] for name, each in without_choice.items()}
@@ -196,43 +209,32 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _cost(model: Encoder, arrays: Arrays, executed: int, test: EncodedSplit, device: str) -> dict[str, Any]:
-    spec = model.spec
-    head_width = spec.width // spec.num_heads
-    k_NL = (arrays["gates"] > 0).sum(axis=2)
-    padded_N = padded_lengths(test, evaluation_order(test, EVALUATION_BATCH_SIZE))
-    full = [
-        model_macs(
-            int(tokens),
-            width=spec.width,
-            ffn_width=spec.ffn_size,
-            heads=[spec.num_heads] * spec.num_layers,
-            head_width=head_width,
-            num_classes=spec.num_classes,
-        )
-        for tokens in padded_N
-    ]
-    # Both forms are linear in k, so the layers of an input can be added up first.
-    pairs = [(int(tokens), int(k)) for tokens, k in zip(padded_N, k_NL.sum(axis=1), strict=True)]
-    core = [attention_core_macs(tokens, k, head_width) for tokens, k in pairs]
-    block = [attention_block_macs(tokens, spec.width, k, head_width) for tokens, k in pairs]
-    longest = collate(test, np.array([test.lengths.argmax()]), device)
-    gathered = "gathered" in execution_of(model)
+def _above_idle(energy: Energy, idle_watts: float | None) -> float | None:
+    """What the work took beyond the idle machine, in kWh; None where that is unknown, or lost in the noise."""
+    if energy.kwh is None or idle_watts is None:
+        return None
+    above = energy.kwh - idle_watts * energy.seconds / JOULES_PER_KWH
+    return above if above > 0 else None
+
+
+def _measuring(model: Encoder) -> dict[str, Any]:
+    """How this process times a model: what must be equal for two times to be compared, beside the machine."""
     return {
-        "macs_executed": executed / len(test),
-        "macs_full": sum(full) / len(test),
-        "macs_attention_core": sum(core) / len(test),
-        "macs_attention_block": sum(block) / len(test),
-        "macs_traced": None if gathered else traced_macs(model, longest.tokens_BT, longest.mask_BT),
-        "padding_share": float(1 - test.lengths.sum() / padded_N.sum()),
+        "threads": torch.get_num_threads(),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "attention_backend": attention_backend(),
+        "batch_sizes": [1, BATCH_SIZE],
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
 
-def _inference_energy(model: Encoder, test: EncodedSplit, device: str) -> tuple[float, EnergyMeter]:
+def _inference_energy(
+    model: Encoder, test: EncodedSplit, electricity: Electricity, device: str
+) -> tuple[float, EnergyMeter]:
     """Thousands of inputs, and the energy of running them; batches of all lengths, over and over."""
     batches = spread_batches(test, BATCH_SIZE, DISTINCT_BATCHES, device)
     num_inputs = 0
-    with EnergyMeter() as meter, torch.inference_mode():
+    with EnergyMeter(electricity, device=device) as meter, torch.inference_mode():
         start = time.perf_counter()
         while not num_inputs or time.perf_counter() - start < WINDOW_S:
             for tokens_BT, mask_BT in batches:

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from suites.__main__ import _seeds, main
+from suites.__main__ import _parser, _seeds, main
 from suites.data import load_splits
 from suites.definitions import SUITES
+from suites.energy import Electricity, electricity_of
 from suites.environment import ROOT
 from suites.store import Store
 
@@ -43,6 +45,14 @@ def suites(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
         (["run", "smoke", "--rerun", "maybe"], "invalid choice: 'maybe'"),
         (["run", "smoke", "--device", "cuda"], "--device cuda: torch sees no CUDA device"),
         (["run", "smoke", "--tuned", "none.json"], "--tuned none.json: No such file"),
+        (["run", "smoke", "--country", "DE"], "'DE' in codecarbon's table; did you mean DEU?"),
+        (["run", "smoke", "--country", "CAF"], "no carbon intensity of CAF"),
+        (["run", "smoke", "--intensity", "-1"], "'-1' is no carbon intensity"),
+        (["run", "smoke", "--intensity", "nan"], "'nan' is no carbon intensity"),
+        (["run", "smoke", "--intensity", "inf"], "'inf' is no carbon intensity"),
+        (["run", "smoke", "--intensity", "low"], "'low' is no carbon intensity"),
+        (["run", "smoke", "--intensity", "1", "--country", "DEU"], "not allowed with argument --intensity"),
+        (["tune", "smoke", "--country", "DEU"], "unrecognized arguments: --country DEU"),
         (["run", "smoke", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
         (["list", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
         (["tune", "smoke", "--trials", "0"], "'0' is no number of trials"),
@@ -105,6 +115,16 @@ def test_help_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_seeds_are_a_number_or_a_list(text: str, expected: list[int]) -> None:
     assert _seeds(text) == expected
+
+
+def test_electricity_is_a_country_or_a_number() -> None:
+    def electricity(*arguments: str) -> Any:
+        return _parser().parse_args(["run", "smoke", *arguments]).electricity
+
+    assert electricity() is None
+    assert electricity("--country", "DEU") == electricity_of("DEU")
+    assert electricity("--intensity", "0").intensity_g_per_kwh == 0
+    assert electricity("--intensity", "50.5") == Electricity(50.5, "stated with --intensity")
 
 
 def test_missing_texts_leave_no_folder(

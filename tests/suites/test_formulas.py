@@ -40,6 +40,23 @@ def test_gates_that_save_nothing_cost_something() -> None:
     assert formulas.paper_flops_cut(64, 768, 8, 1.0) < 0
 
 
+@pytest.mark.parametrize(
+    ("inputs", "s", "full_g", "budgetformer_g"), [(25_000, 0.601, 0.54, 0.48), (50_000, 0.198, 1.075, 0.859)]
+)
+def test_the_papers_rule_gives_the_papers_emissions(
+    inputs: int, s: float, full_g: float, budgetformer_g: float
+) -> None:
+    """IMDB and Yelp Full: 512 tokens, 4 layers, over the test set."""
+    full, ours = (formulas.paper_co2_g(inputs * formulas.paper_flops(512, 768, 8, 4, each)) for each in (None, s))
+    assert full == pytest.approx(full_g, abs=0.005)
+    assert ours == pytest.approx(budgetformer_g, abs=0.006)
+
+
+def test_one_head_less_is_the_per_head_formula_less() -> None:
+    eight, seven = (formulas.attention_block_macs(32, 128, k, 16) for k in (8, 7))
+    assert eight - seven == 4 * 32 * 128 * 16 + 2 * 32**2 * 16
+
+
 @pytest.mark.parametrize("s", [-0.1, 1.1])
 def test_a_fraction_outside_its_range_is_refused(s: float) -> None:
     with pytest.raises(ValueError, match="s must be"):

@@ -82,7 +82,7 @@ def test_every_metric_says_what_it_is() -> None:
     for key, metric in METRICS.items():
         assert metric.unit, key
         assert metric.meaning.endswith("."), key
-        assert key.endswith("_s") == (metric.unit == "s"), key
+        assert key.endswith("_s") == (metric.unit in ("s", "input/s")), key
         assert key.endswith("_kwh") == (metric.unit == "kWh"), key
 
 

@@ -14,16 +14,16 @@ from budgetformer.method import Method
 from suites import trial as trial_module
 from suites.__main__ import main
 from suites.definitions import SUITES, Suite
+from suites.energy import WORLD
 from suites.plan import Options, Trial, make_plan
 from suites.record import question_id
-from suites.sharing import Solo
+from suites.sharing import Share
 from suites.store import Store
 from suites.trial import load, run_trial
 from suites.tune import TUNING_SEED, Choice, read_factors, search_points, tuning_trials
-from tests.suites.test_engine import Broken, make_suite
+from tests.suites.test_engine import Broken, make_suite, measure_hardly_at_all
 
 FACTORS = {"suite": "tiny", "factors": {"bbc-topics": {"full-mha": 2.0}}}
-SOLO = Solo(lambda share: None)
 
 
 def tiny() -> Suite:
@@ -34,9 +34,7 @@ def tiny() -> Suite:
 def suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """``tiny`` can be asked for by name; to train is quick and to measure too."""
     monkeypatch.setitem(SUITES, "tiny", tiny)
-    monkeypatch.setattr("suites.trial.WINDOW_S", 0.0)
-    monkeypatch.setattr("suites.latency.B1_ROUNDS", 2)
-    monkeypatch.setattr("suites.latency.B32_ROUNDS", 2)
+    measure_hardly_at_all(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +109,14 @@ def test_the_factor_is_on_the_recipes_peak_rate(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(trial_module, "train", train)
     for factor in (0.25, 1.0, 4.0):
-        run_trial(tuned(FullMHA(), factor), {}, SOLO)
+        run_trial(tuned(FullMHA(), factor), {}, WORLD, Share())
     assert rates == [2.5e-4, 1e-3, 4e-3]
 
 
 def test_a_tuning_trial_does_not_look_at_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     blind = replace(load(tuned(FullMHA())), test=None)  # type: ignore[arg-type]
     monkeypatch.setattr(trial_module, "load", lambda trial: blind)
-    record, arrays = run_trial(tuned(FullMHA()), {}, SOLO)
+    record, arrays = run_trial(tuned(FullMHA()), {}, WORLD, Share())
     assert record.metrics == {"validation_accuracy": record.history[-1]["validation_accuracy"]}
     assert [entry["epoch"] for entry in record.history] == [1, 2]
     assert (record.status, arrays) == ("done", {})
