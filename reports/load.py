@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from suites.record import METRICS, Record
-from suites.store import Store
+from suites.records.record import METRICS, Record
+from suites.records.store import Store
 
 SCALARS = tuple(key for key, metric in METRICS.items() if not metric.axes)
 

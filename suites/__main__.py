@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from suites.energy import Electricity
-    from suites.engine import Outcome
-    from suites.plan import Options, Trial
-    from suites.store import Store
+    from suites.measuring.energy import Electricity
+    from suites.records.store import Store
+    from suites.sweep.engine import Outcome
+    from suites.sweep.plan import Options, Trial
 
 # Everything that imports torch is imported by the command that needs it, so that --help and a typing error are quick.
 # ruff: noqa: PLC0415
@@ -142,7 +142,7 @@ def _number_of(what: str) -> Callable[[str], int]:
 
 
 def _of_country(text: str) -> Electricity:
-    from suites.energy import electricity_of
+    from suites.measuring.energy import electricity_of
 
     try:
         return electricity_of(text)
@@ -151,7 +151,7 @@ def _of_country(text: str) -> Electricity:
 
 
 def _of_intensity(text: str) -> Electricity:
-    from suites.energy import Electricity
+    from suites.measuring.energy import Electricity
 
     try:
         return Electricity(float(text), "stated with --intensity")
@@ -160,9 +160,9 @@ def _of_intensity(text: str) -> Electricity:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from suites.definitions import SUITES
-    from suites.registry import known_methods, load_plugin
-    from suites.tasks import TASKS
+    from suites.data.tasks import TASKS
+    from suites.definitions.catalog import SUITES
+    from suites.definitions.registry import known_methods, load_plugin
 
     for file in options.plugin:
         load_plugin(file)
@@ -191,8 +191,8 @@ def _device(options: argparse.Namespace) -> str:
 
 
 def _request(options: argparse.Namespace) -> Options:
-    from suites.plan import Options
-    from suites.registry import load_plugin
+    from suites.definitions.registry import load_plugin
+    from suites.sweep.plan import Options
 
     return Options(
         methods=options.method,
@@ -207,9 +207,9 @@ def _request(options: argparse.Namespace) -> Options:
 
 def _trials(options: argparse.Namespace) -> list[Trial]:
     """What ``plan`` shows and ``run`` runs."""
-    from suites.definitions import find_suite
-    from suites.plan import make_plan
-    from suites.tune import read_factors, with_factors
+    from suites.definitions.catalog import find_suite
+    from suites.sweep.plan import make_plan
+    from suites.sweep.tune import read_factors, with_factors
 
     trials = make_plan(find_suite(options.suite), _request(options))
     if options.tuned is None:
@@ -226,10 +226,10 @@ def _trials(options: argparse.Namespace) -> list[Trial]:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from suites.environment import describe
-    from suites.plan import is_stale
-    from suites.record import question_id
-    from suites.store import Store
+    from suites.measuring.environment import describe
+    from suites.records.record import question_id
+    from suites.records.store import Store
+    from suites.sweep.plan import is_stale
 
     trials = _trials(options)
     contents = Store(_results(options), create=False).load()
@@ -260,8 +260,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from suites.definitions import find_suite
-    from suites.tune import choices, search_points, to_table, tuning_trials, write_factors
+    from suites.definitions.catalog import find_suite
+    from suites.sweep.tune import choices, search_points, to_table, tuning_trials, write_factors
 
     points = search_points(options.trials)
     trials = tuning_trials(find_suite(options.suite), _request(options), points)
@@ -284,9 +284,9 @@ def _tune(options: argparse.Namespace) -> int:
 
 def _execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path) -> tuple[Outcome, Store]:
     """Runs what is missing of some trials in a results folder, and says how it went."""
-    from suites.energy import WORLD
-    from suites.engine import default_jobs, run
-    from suites.store import Store
+    from suites.measuring.energy import WORLD
+    from suites.records.store import Store
+    from suites.sweep.engine import default_jobs, run
 
     for trial in trials:
         trial.question()  # reads the texts: if they are missing, no folder is made
@@ -315,7 +315,7 @@ def _results(options: argparse.Namespace) -> Path:
 def _data(options: argparse.Namespace) -> int:
     import numpy as np
 
-    from suites.data import load_splits
+    from suites.data.splits import load_splits
 
     splits = load_splits(options.task)
     print(f"{splits.task.name}: {', '.join(f'{count} {name}' for name, count in splits.rows.items())} rows")
@@ -334,9 +334,11 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _execution(options: argparse.Namespace) -> int:
-    from suites.environment import describe, package_version
-    from suites.execution import PARTS, measure_all
-    from suites.store import write
+    from suites.executions.encoders import PARTS, headline, parts_to_measure
+    from suites.measuring.environment import describe, package_version
+    from suites.measuring.sharing import Share
+    from suites.records.store import write
+    from suites.sweep.progress import Progress
 
     device = _device(options)
     circumstance = describe(device)
@@ -346,9 +348,14 @@ def _execution(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
     content: dict[str, Any] = {"circumstance": circumstance, "rounds": options.rounds, **{part: [] for part in PARTS}}
     wanted = options.part or PARTS
-    for part, rows in measure_all(wanted, device=device, rounds=options.rounds, quick=options.quick):
-        content[part] += rows  # written each time: what was measured before an interruption is not lost
-        write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
+    parts = [part for part in parts_to_measure(device, options.rounds, options.quick) if part[0] in wanted]
+    with Progress(len(parts)) as progress:
+        for part, title, function in parts:
+            with Share().alone():
+                rows = function()
+            progress.end(title, "; ".join(map(headline, rows)))
+            content[part] += rows  # written each time: what was measured before an interruption is not lost
+            write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
     # Another process: the harness does not import what reads its records.
     command = [sys.executable, "-m", "reports", "execution", str(options.results)]
     return subprocess.run(command, check=False).returncode
@@ -357,7 +364,7 @@ def _execution(options: argparse.Namespace) -> int:
 def _environment(_: argparse.Namespace) -> int:
     import torch
 
-    from suites.environment import describe
+    from suites.measuring.environment import describe
 
     print(json.dumps(describe("cuda" if torch.cuda.is_available() else "cpu"), indent=1))
     return DONE

@@ -23,9 +23,9 @@ from budgetformer.importance import LabelledBatch
 from budgetformer.kernel import load_kernel
 from budgetformer.method import Method
 from budgetformer.surgery import Execution, execution_of
-from suites.model import build_model
-from suites.registry import METHODS, label
-from suites.seeding import Streams
+from suites.definitions.registry import METHODS, label
+from suites.training.model import build_model
+from suites.training.seeding import Streams
 
 SPEC = EncoderSpec(
     vocab_size=50, num_classes=3, max_length=12, width=32, num_layers=2, num_heads=8, ffn_width=48, dropout=0.0

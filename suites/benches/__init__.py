@@ -1,0 +1,1 @@
+"""Benches for pytest-benchmark."""

@@ -1,0 +1,1 @@
+"""From a task's name to batches of token ids."""

@@ -1,0 +1,1 @@
+"""What there is to run: suites, recipes, methods by name."""

@@ -1,0 +1,1 @@
+"""Measurements of the layer itself: what skipping heads saves."""

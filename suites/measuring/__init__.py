@@ -1,0 +1,1 @@
+"""What a trained model costs: products, time, memory, energy; and on what machine."""

@@ -1,0 +1,186 @@
+"""From a suite to its trials, and what of them is done already."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from budgetformer.encoder import Encoder, EncoderSpec
+from budgetformer.method import Method
+from budgetformer.surgery import Execution
+from suites.data.splits import load_splits
+from suites.definitions.catalog import Sizes, Suite, TaskUse
+from suites.definitions.registry import find_method, label, source_of
+from suites.records.record import PROTOCOL, Record
+from suites.training.evaluate import check_gates
+
+Rerun = Literal["never", "failed", "stale", "always"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user asks of a run, beside the suite.
+
+    Attributes:
+        methods: names; empty is the suite's own and the plug-ins'. A method that is not in the suite runs with its
+            defaults.
+        plugins: classes of known methods that run beside the suite's own.
+        tasks: names of the suite's tasks; empty is all.
+        seeds: in place of the suite's; empty keeps those.
+        device: ``cpu`` or ``cuda``.
+        execution: how the attention runs at inference.
+        deterministic: train with torch's deterministic algorithms alone.
+    """
+
+    methods: Sequence[str] = ()
+    plugins: Sequence[type[Method]] = ()
+    tasks: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    device: str = "cpu"
+    execution: Execution = "auto"
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training run and all that is measured on it.
+
+    Attributes:
+        source: hash of the file of a method from outside this project, as it was when the trial was planned.
+        lr_scale: a factor on the recipe's peak learning rate.
+        tuning: only the validation accuracy is wanted, to choose ``lr_scale``; the test split is not looked at.
+    """
+
+    task: TaskUse
+    sizes: Sizes
+    method: Method
+    seed: int
+    device: str
+    execution: Execution
+    deterministic: bool
+    source: str | None = None
+    lr_scale: float = 1.0
+    tuning: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.name}, {label(self.method, self.lr_scale)}, seed {self.seed}"
+
+    def question(self) -> dict[str, Any]:
+        """All that determines the result; its hash is the trial's id.
+
+        ``source``, ``lr_scale`` and ``tuning`` are in it only where they say something, so that a trial without them
+        has the id that it had before they were known.
+        """
+        splits = load_splits(self.task.name, self.task.train_limit, self.task.test_limit)
+        task = asdict(self.task)
+        recipe = task.pop("recipe")
+        method: dict[str, Any] = {"name": self.method.name, "label": label(self.method, self.lr_scale)}
+        method["params"] = self.method.params
+        if self.source is not None:
+            method["source"] = self.source
+        if self.lr_scale != 1:
+            method["lr_scale"] = self.lr_scale
+        return {
+            "protocol": PROTOCOL,
+            "task": task | {"fingerprint": splits.fingerprint, "rows": splits.rows},
+            "encoder": asdict(self.sizes),
+            "recipe": recipe,
+            "method": method,
+            "seed": self.seed,
+            "device": self.device,
+            "execution": self.execution,
+            "deterministic": self.deterministic,
+        } | ({"tuning": True} if self.tuning else {})
+
+
+def make_plan(suite: Suite, options: Options) -> list[Trial]:
+    """The trials of a suite: by task, then seed, then method.
+
+    Raises:
+        ValueError: for an unknown task or method, a bad seed, an execution that a method cannot have, or parameters
+            that do not fit the suite's encoder.
+    """
+    if options.execution not in get_args(Execution):
+        raise ValueError(f"unknown execution {options.execution!r}. Known: {', '.join(get_args(Execution))}")
+    tasks = {task.name: task for task in suite.tasks}
+    unknown = [name for name in options.tasks if name not in tasks]
+    if unknown:
+        raise ValueError(f"suite {suite.name} has no task {unknown[0]!r}. It has: {', '.join(tasks)}")
+    negative = [seed for seed in options.seeds if seed < 0]
+    if negative:
+        raise ValueError(f"a seed must not be negative, not {negative[0]}")
+    seeds = list(dict.fromkeys(options.seeds or suite.seeds))
+    methods = _methods(suite, options)
+    for method in methods:
+        _check(method, suite.sizes, options.execution)
+    return [
+        Trial(
+            task=task,
+            sizes=suite.sizes,
+            method=method,
+            seed=seed,
+            device=options.device,
+            execution=options.execution,
+            deterministic=options.deterministic,
+            source=source_of(method),
+        )
+        for task in tasks.values()
+        if not options.tasks or task.name in options.tasks
+        for seed in seeds
+        for method in methods
+    ]
+
+
+def todo(trial_id: str, known: dict[str, Record], rerun: Rerun, circumstance: dict[str, Any]) -> bool:
+    """Whether a trial is to be run, given the records that are there.
+
+    ``never`` runs what has no record, ``failed`` also what failed, ``stale`` also what other source code or versions
+    made, and ``always`` everything.
+    """
+    record = known.get(trial_id)
+    if record is None or rerun == "always":
+        return True
+    if record.status == "failed":
+        return rerun != "never"
+    return rerun == "stale" and is_stale(record, circumstance)
+
+
+def is_stale(record: Record, circumstance: dict[str, Any]) -> bool:
+    """Whether a record was made by other source code, or other versions of what it builds on, than a circumstance."""
+    return any(record.circumstance.get(key) != circumstance[key] for key in ("code_fingerprint", "versions"))
+
+
+def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
+    if not options.methods:
+        return (*suite.methods, *(method() for method in options.plugins))
+    chosen: list[Method] = []
+    for name in dict.fromkeys(options.methods):
+        of_suite = [method for method in suite.methods if name in (method.name, label(method))]
+        chosen += of_suite or [find_method(name)()]
+    return tuple(chosen)
+
+
+def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
+    """Lets a method show that it fits the encoder and the execution, before hours of other trials have run."""
+    spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
+    tokens_BT, mask_BT = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
+    name = label(method)
+    try:
+        json.dumps(method.params, allow_nan=False)
+        model = Encoder(spec, method.gates(spec, torch.Generator().manual_seed(0)))
+        for each in (model, method.for_inference(model, "auto")):
+            check_gates(each(tokens_BT, mask_BT).gates_BLH)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"method {name} cannot be run: {_in_one_line(error)}") from error
+    try:
+        method.for_inference(model, execution)(tokens_BT, mask_BT)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"--execution {execution} is not for {name}: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
