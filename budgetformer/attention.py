@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from budgetformer.execution import EXECUTIONS
+from budgetformer.gated_layer import Execution
 from budgetformer.kernel import PackedWeights, pack
 
 
@@ -53,7 +54,11 @@ class HeadGatedAttention(nn.Module):
         return self.__dict__ | {"_packed": None}  # of a copy's weights the layout is made anew
 
     def forward(
-        self, x_BTD: Tensor, gates_BH: Tensor | None = None, mask_BT: Tensor | None = None, execution: str = "auto"
+        self,
+        x_BTD: Tensor,
+        gates_BH: Tensor | None = None,
+        mask_BT: Tensor | None = None,
+        execution: str = Execution.AUTO,
     ) -> Tensor:
         """Attends within each input.
 

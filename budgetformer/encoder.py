@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from budgetformer.attention import HeadGatedAttention
 from budgetformer.checks import check_interval, check_whole
+from budgetformer.gated_layer import Execution
 from budgetformer.gates import Gates
 from budgetformer.selection import input_keys
 
@@ -90,7 +91,7 @@ class EncoderLayer(nn.Module):
         self.ffn_in = nn.Linear(spec.width, spec.ffn_size)
         self.ffn_out = nn.Linear(spec.ffn_size, spec.width)
         self.dropout = nn.Dropout(spec.dropout)
-        self.execution = "masked"
+        self.execution = Execution.MASKED
         self.gates_folded = False
 
     def forward(

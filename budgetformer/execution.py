@@ -9,34 +9,30 @@ Shapes: B batch, T tokens, D width, A heads of this layer, K head width, P activ
 active head, in an order in which the users of a head stand together.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from budgetformer.gated_layer import Execution, GatedLayer
 from budgetformer.kernel import load_kernel
 
-if TYPE_CHECKING:
-    from budgetformer.attention import HeadGatedAttention
 
-
-def _attend(layer: HeadGatedAttention, qkv: Tensor, keep_keys: Tensor | None) -> Tensor:
+def _attend(layer: GatedLayer, qkv: Tensor, keep_keys: Tensor | None) -> Tensor:
     query, key, value = torch.split(qkv, layer.head_width, dim=-1)
     dropout = layer.dropout if layer.training else 0.0
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keep_keys, dropout_p=dropout)
 
 
-def masked(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+def masked(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """Computes every head, then multiplies its output by its gate."""
-    _note("masked")
+    _note(Execution.MASKED)
     batch, tokens, _ = x_BTD.shape
     qkv_BATK3 = layer.qkv(x_BTD).view(batch, tokens, len(layer.heads), 3 * layer.head_width).transpose(1, 2)
     out_BATK = _attend(layer, qkv_BATK3, None if mask_BT is None else mask_BT[:, None, None, :])
@@ -83,7 +79,7 @@ def find_runs(active_BA: Tensor) -> tuple[Tensor, list[Run]]:
     return order_S, runs
 
 
-def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+def gathered(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """Computes the active (input, head) pairs only: Q, K, V, scores, AV and output product.
 
     The batch is sorted once, so that the inputs of a head are a few contiguous runs: its products read and write views.
@@ -91,7 +87,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     """
     if gates_BA is None:
         return masked(layer, x_BTD, None, mask_BT)
-    _note("gathered")
+    _note(Execution.GATHERED)
     batch, tokens, width = x_BTD.shape
     num_heads, head_width = len(layer.heads), layer.head_width
     device = x_BTD.device.type
@@ -135,7 +131,7 @@ def gathered(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     return layer.out.bias.expand(batch, tokens, width).index_copy(0, order_S, out_STD).to(dtype)
 
 
-def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+def compiled(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """The kernel of ``head_attention.cpp``: as ``gathered``, without gradients, on a CPU in float32.
 
     Raises:
@@ -149,13 +145,13 @@ def compiled(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, 
     return _run_kernel(layer, x_BTD, gates_BA, mask_BT)
 
 
-def _run_kernel(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
-    _note("compiled")
+def _run_kernel(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+    _note(Execution.COMPILED)
     y_BTD: Tensor = torch.ops.budgetformer.head_attention(x_BTD, gates_BA, mask_BT, *layer.packed_weights())
     return y_BTD
 
 
-def kernel_fits(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None) -> bool:
+def kernel_fits(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None) -> bool:
     """Whether ``compiled`` can run this: on a CPU with a kernel, in float32, where nobody wants gradients."""
     grad = torch.is_grad_enabled()
     tensors = (x_BTD, gates_BA, *layer.parameters())
@@ -174,14 +170,14 @@ def _has_tangent(tensor: Tensor) -> bool:
     return unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call] # torch ships no type for this
 
 
-def auto(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+def auto(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """The kernel where it fits, and :func:`plain` elsewhere."""
     if not kernel_fits(layer, x_BTD, gates_BA):
         return plain(layer, x_BTD, gates_BA, mask_BT)
     return _run_kernel(layer, x_BTD, gates_BA, mask_BT)
 
 
-def plain(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
+def plain(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """What ``auto`` does without a kernel: ``gathered`` or ``masked``, whichever promises to be faster.
 
     Gates that learn run ``masked``: a head that is skipped would give its gate no gradient.
@@ -191,7 +187,7 @@ def plain(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor | None, mas
     return gathered(layer, x_BTD, gates_BA, mask_BT)
 
 
-def _note(execution: str) -> None:
+def _note(execution: Execution) -> None:
     if torch.compiler.is_compiling():
         return  # counting would break the graph
     if (counter := _calls.get()) is not None:
@@ -219,7 +215,7 @@ _PER_ELEMENT = 60
 _PAIR_FACTOR = 1.1
 
 
-def _pays(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor) -> bool:
+def _pays(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor) -> bool:
     """The cost rule: whether ``gathered`` promises to be faster than computing all heads.
 
     It saves the MACs of the inactive pairs, ``4 T D K + 2 T^2 K`` each. It costs index work per call, small products
@@ -232,12 +228,12 @@ def _pays(layer: HeadGatedAttention, x_BTD: Tensor, gates_BA: Tensor) -> bool:
     return gates_BA.numel() * macs_of_pair > pairs * macs_of_pair * _PAIR_FACTOR + extra
 
 
-Executor = Callable[["HeadGatedAttention", Tensor, Tensor | None, Tensor | None], Tensor]
+Executor = Callable[[GatedLayer, Tensor, Tensor | None, Tensor | None], Tensor]
 # torch.compile leaves all but ``masked`` as they are, a break in its graph: which products run depends on values.
 _as_it_is: Callable[[Executor], Executor] = torch.compiler.disable
 EXECUTIONS: dict[str, Executor] = {
-    "auto": _as_it_is(auto),
-    "masked": masked,
-    "gathered": _as_it_is(gathered),
-    "compiled": _as_it_is(compiled),
+    Execution.AUTO: _as_it_is(auto),
+    Execution.MASKED: masked,
+    Execution.GATHERED: _as_it_is(gathered),
+    Execution.COMPILED: _as_it_is(compiled),
 }

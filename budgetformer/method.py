@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
+from budgetformer.gated_layer import Execution
 from budgetformer.gates import AllHeads
 from budgetformer.importance import LabelledBatch
-from budgetformer.surgery import Execution, compact
+from budgetformer.surgery import compact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class Method:
         """Named scalar terms, already weighted, that are added to the task's loss."""
         return {}
 
-    def for_inference(self, model: Encoder, execution: Execution = "auto") -> Encoder:
+    def for_inference(self, model: Encoder, execution: str = Execution.AUTO) -> Encoder:
         """The model that is evaluated, counted and timed; ``model`` itself is left as it was.
 
         Raises:

@@ -1,18 +1,19 @@
 """Turning a trained model into the one that is run: constant head choices become smaller weights."""
 
 import copy
-from typing import Literal
 
 import torch
 from torch import nn
 
 from budgetformer.encoder import Encoder
+from budgetformer.gated_layer import Execution
 from budgetformer.gates import AllHeads, ConstantGates, SharedGates
 
-Execution = Literal["auto", "masked", "gathered", "compiled", "sliced"]
+ASKABLE = tuple(execution for execution in Execution if execution != Execution.DENSE)
+"""What a model can be asked to run as."""
 
 
-def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
+def compact(model: Encoder, execution: str = Execution.AUTO) -> Encoder:
     """A copy of a model for inference, which skips every head it can.
 
     Args:
@@ -25,21 +26,33 @@ def compact(model: Encoder, execution: Execution = "auto") -> Encoder:
         The copy, in evaluation mode, without gradients. It still reports gates in the original head numbers.
 
     Raises:
-        ValueError: if ``sliced`` is asked for and a layer's gates depend on the input.
+        ValueError: for an unknown execution, or if ``sliced`` is asked for and a layer's gates depend on the input.
     """
+    check_execution(execution)
     compacted = copy.deepcopy(model).eval().requires_grad_(False)
+    removes = execution in (Execution.AUTO, Execution.SLICED)
     for index, layer in enumerate(compacted.layers):
         constant = isinstance(layer.gate, AllHeads | SharedGates)
         if isinstance(layer.gate, SharedGates) and not isinstance(layer.gate, ConstantGates):
             layer.gate = ConstantGates(layer.gate.settled(), layer.gate.s).eval()
-        if execution == "sliced" and not constant:
+        if execution == Execution.SLICED and not constant:
             raise ValueError(f"layer {index} chooses heads per input, so it cannot be sliced; use auto")
-        layer.execution = "auto" if execution == "sliced" else execution
-        if execution in ("auto", "sliced") and isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
+        layer.execution = Execution.AUTO if execution == Execution.SLICED else Execution(execution)
+        if removes and isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
             gates_H = layer.gate.gates_H
             layer.attention.keep(torch.nonzero(gates_H).flatten().tolist(), gates_H)
             layer.gates_folded = True
     return compacted
+
+
+def check_execution(name: str) -> None:
+    """Refuses what no model can be asked to run as.
+
+    Raises:
+        ValueError: if so; names what can be.
+    """
+    if name not in ASKABLE:
+        raise ValueError(f"unknown execution {name!r}. Known: {', '.join(ASKABLE)}")
 
 
 def execution_of(model: Encoder) -> str:
@@ -53,9 +66,9 @@ def execution_of(model: Encoder) -> str:
     )
 
 
-def _execution_of_gate(gate: nn.Module, folded: bool, execution: str) -> str:
+def _execution_of_gate(gate: nn.Module, folded: bool, execution: Execution) -> Execution:
     if isinstance(gate, AllHeads):
-        return "dense"
+        return Execution.DENSE
     if folded:
-        return "sliced"
-    return "masked" if execution == "masked" else "gathered"
+        return Execution.SLICED
+    return Execution.MASKED if execution == Execution.MASKED else Execution.GATHERED

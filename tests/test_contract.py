@@ -22,7 +22,7 @@ from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.importance import LabelledBatch
 from budgetformer.kernel import load_kernel
 from budgetformer.method import Method
-from budgetformer.surgery import Execution, execution_of
+from budgetformer.surgery import execution_of
 from suites.definitions.registry import METHODS, label
 from suites.training.model import build_model
 from suites.training.seeding import Streams
@@ -136,7 +136,7 @@ def test_parameters_survive_json(method: Method) -> None:
 
 @every_method
 @pytest.mark.parametrize("execution", ["masked", "auto"])
-def test_padding_and_company_change_nothing(method: Method, execution: Execution) -> None:
+def test_padding_and_company_change_nothing(method: Method, execution: str) -> None:
     final = method.for_inference(make_model(method), execution)
     logits_BC, gates_BLH = run(final)
     for i, length in enumerate(BATCH.mask_BT.sum(dim=1).tolist()):
@@ -152,7 +152,7 @@ def test_padding_and_company_change_nothing(method: Method, execution: Execution
 def test_every_execution_gives_the_same_logits(method: Method) -> None:
     model = make_model(method)
     logits_BC, gates_BLH = run(method.for_inference(model, "masked"))
-    others: list[Execution] = ["auto", "gathered"]
+    others: list[str] = ["auto", "gathered"]
     if load_kernel().function:
         others.append("compiled")
     if method not in PER_INPUT:
@@ -240,7 +240,7 @@ def test_every_method_can_be_full_attention() -> None:
 
 @pytest.mark.parametrize("method", FULL_IN_DISGUISE, ids=label)
 @pytest.mark.parametrize("execution", ["masked", "auto"])
-def test_all_heads_are_full_attention(method: Method, execution: Execution) -> None:
+def test_all_heads_are_full_attention(method: Method, execution: str) -> None:
     full_BC, _ = run(FullMHA().for_inference(make_model(FullMHA())))
     logits_BC, gates_BLH = run(method.for_inference(make_model(method), execution))
     assert (gates_BLH == 1).all()

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from budgetformer.encoder import Encoder, EncoderSpec
+from budgetformer.gated_layer import Execution
 from budgetformer.method import Method
-from budgetformer.surgery import Execution
+from budgetformer.surgery import check_execution
 from suites.data.splits import load_splits
 from suites.definitions.catalog import Sizes, Suite, TaskUse
 from suites.definitions.registry import find_method, label, source_of
@@ -39,7 +40,7 @@ class Options:
     tasks: Sequence[str] = ()
     seeds: Sequence[int] = ()
     device: str = "cpu"
-    execution: Execution = "auto"
+    execution: str = Execution.AUTO
     deterministic: bool = False
 
 
@@ -58,7 +59,7 @@ class Trial:
     method: Method
     seed: int
     device: str
-    execution: Execution
+    execution: str
     deterministic: bool
     source: str | None = None
     lr_scale: float = 1.0
@@ -103,8 +104,7 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
         ValueError: for an unknown task or method, a bad seed, an execution that a method cannot have, or parameters
             that do not fit the suite's encoder.
     """
-    if options.execution not in get_args(Execution):
-        raise ValueError(f"unknown execution {options.execution!r}. Known: {', '.join(get_args(Execution))}")
+    check_execution(options.execution)
     tasks = {task.name: task for task in suite.tasks}
     unknown = [name for name in options.tasks if name not in tasks]
     if unknown:
@@ -163,7 +163,7 @@ def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
     return tuple(chosen)
 
 
-def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
+def _check(method: Method, sizes: Sizes, execution: str) -> None:
     """Lets a method show that it fits the encoder and the execution, before hours of other trials have run."""
     spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
     tokens_BT, mask_BT = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
@@ -171,7 +171,7 @@ def _check(method: Method, sizes: Sizes, execution: Execution) -> None:
     try:
         json.dumps(method.params, allow_nan=False)
         model = Encoder(spec, method.gates(spec, torch.Generator().manual_seed(0)))
-        for each in (model, method.for_inference(model, "auto")):
+        for each in (model, method.for_inference(model)):
             check_gates(each(tokens_BT, mask_BT).gates_BLH)
     except (Exception, SystemExit) as error:
         raise ValueError(f"method {name} cannot be run: {_in_one_line(error)}") from error

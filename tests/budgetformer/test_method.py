@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from baselines.full_mha import FullMHA
 from budgetformer.method import Method
-from budgetformer.surgery import Execution
 from suites.definitions.registry import label
 from suites.training.model import build_model
 from suites.training.seeding import Streams
@@ -83,7 +82,7 @@ def test_queries_values_and_their_biases_learn() -> None:
 
 @pytest.mark.parametrize("method", [each for each in VARIANTS if each not in PER_INPUT], ids=label)
 @pytest.mark.parametrize("execution", ["auto", "sliced"])
-def test_weights_of_a_sliced_model_are_of_kept_heads_alone(method: Method, execution: Execution) -> None:
+def test_weights_of_a_sliced_model_are_of_kept_heads_alone(method: Method, execution: str) -> None:
     final = method.for_inference(make_model(method), execution)
     _, gates_BLH = run(final)
     for index, layer in enumerate(final.layers):

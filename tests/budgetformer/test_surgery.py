@@ -7,7 +7,7 @@ from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import AllHeads, ConstantGates, RandomHeads
 from budgetformer.importance import LabelledBatch, gradient_importance
 from budgetformer.kernel import load_kernel
-from budgetformer.surgery import Execution, compact, execution_of
+from budgetformer.surgery import compact, execution_of
 
 needs_kernel = pytest.mark.skipif(load_kernel().function is None, reason=load_kernel().description)
 EXECUTIONS = ["auto", "masked", "gathered", "sliced", pytest.param("compiled", marks=needs_kernel)]
@@ -31,7 +31,7 @@ def num_parameters(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_weighted_constant_gates_mean_the_same_however_they_run(execution: Execution) -> None:
+def test_weighted_constant_gates_mean_the_same_however_they_run(execution: str) -> None:
     model = weighted_model().eval()
     expected, found = model(TOKENS, MASK), compact(model, execution)(TOKENS, MASK)
     torch.testing.assert_close(found.logits_BC, expected.logits_BC, atol=1e-5, rtol=1e-5)
@@ -39,7 +39,7 @@ def test_weighted_constant_gates_mean_the_same_however_they_run(execution: Execu
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_a_compact_model_made_compact_again_is_the_same(execution: Execution) -> None:
+def test_a_compact_model_made_compact_again_is_the_same(execution: str) -> None:
     once = compact(weighted_model())
     twice = compact(once, execution)
     torch.testing.assert_close(twice(TOKENS, MASK).logits_BC, once(TOKENS, MASK).logits_BC, atol=1e-5, rtol=1e-5)

@@ -119,7 +119,7 @@ def test_a_folder_that_lost_its_files_is_found_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_generated_texts_that_changed_name_what_generates_them() -> None:
-    with pytest.raises(ValueError, match=r"^task lookup no longer generates its texts; undo .* suites\.data\.lookup_task$"):
+    with pytest.raises(ValueError, match=r"^task lookup no longer generates its texts; undo .*\.lookup_task$"):
         replace(find_task("lookup"), sha256="another").rows()
 
 

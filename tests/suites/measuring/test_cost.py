@@ -17,7 +17,6 @@ from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import Gates
 from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
-from budgetformer.surgery import Execution
 from suites.measuring import cost
 from suites.measuring.cost import ExecutedMacs, traced_macs
 from suites.records import formulas
@@ -33,7 +32,7 @@ def inputs() -> tuple[Tensor, Tensor]:
     return tokens_BT * mask_BT, mask_BT
 
 
-def run_model(method: Method, execution: Execution = "auto") -> Encoder:
+def run_model(method: Method, execution: str = "auto") -> Encoder:
     torch.manual_seed(0)
     model = Encoder(SPEC, method.gates(SPEC, torch.Generator().manual_seed(1)))
     calibration = [LabelledBatch(*inputs(), torch.zeros(BATCH, dtype=torch.long))]
@@ -64,7 +63,7 @@ def executed_macs(model: Callable[..., Any], *arguments: Tensor) -> int:
         (NoAttention(), "auto", 0),
     ],
 )
-def test_both_counters_agree_with_the_closed_form(method: Method, execution: Execution, k: int) -> None:
+def test_both_counters_agree_with_the_closed_form(method: Method, execution: str, k: int) -> None:
     model = run_model(method, execution)
     assert executed_macs(model, *inputs()) == closed_form(k)
     assert traced_macs(model, *inputs()) == closed_form(k)
@@ -72,12 +71,12 @@ def test_both_counters_agree_with_the_closed_form(method: Method, execution: Exe
 
 @pytest.mark.parametrize("execution", ["gathered", "compiled"])
 @pytest.mark.parametrize("s", [0.25, 1.0, 0.0])
-def test_gathered_heads_are_counted_as_they_ran(s: float, execution: Execution) -> None:
+def test_gathered_heads_are_counted_as_they_ran(s: float, execution: str) -> None:
     assert executed_macs(run_model(RandomK(s=s), execution), *inputs()) == closed_form(8 * s)
 
 
 @pytest.mark.parametrize("execution", ["gathered", "compiled"])
-def test_budgets_that_differ_between_inputs_add_up(execution: Execution) -> None:
+def test_budgets_that_differ_between_inputs_add_up(execution: str) -> None:
     model = run_model(BudgetFormer(start_budget=0.5), execution)
     for layer in model.layers:
         nn.init.normal_(layer.gate.budget.output.weight, std=20)  # type: ignore[union-attr, arg-type]
@@ -180,7 +179,7 @@ def test_an_unknown_product_stops_the_tracer() -> None:
     [("masked", "aten::scaled_dot_product_attention"), ("compiled", "budgetformer::head_attention")],
 )
 def test_a_tracer_without_a_handle_for_attention_stops(
-    execution: Execution, operator: str, monkeypatch: pytest.MonkeyPatch
+    execution: str, operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(cost._TRACED, operator)
     with pytest.raises(ValueError, match=operator):

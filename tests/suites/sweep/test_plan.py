@@ -60,7 +60,7 @@ def test_repeated_seeds_and_methods_are_one() -> None:
         (Options(tasks=["snli"]), "has no task 'snli'. It has: bbc-topics, tweet-sentiment"),
         (Options(seeds=(-1,)), "must not be negative, not -1"),
         (Options(execution="sliced"), "--execution sliced is not for random-k: layer 0 chooses heads per input"),
-        (Options(execution="fast"), "unknown execution 'fast'. Known: auto"),  # type: ignore[arg-type]
+        (Options(execution="fast"), "unknown execution 'fast'. Known: auto"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(options: Options, message: str) -> None:
