@@ -73,7 +73,7 @@ def test_imports_point_one_way(path: Path) -> None:
     ("module", "source", "wrong"),
     [
         ("suites.data.tasks", "from suites.training.model import build_model", "suites.training.model.build_model"),
-        ("suites.training.loop", "def f():\n    import suites.sweep.plan", "suites.sweep.plan"),
+        ("suites.training.loop", "def f():\n    import suites.sweep.planning", "suites.sweep.planning"),
         ("suites.sweep.engine", "from suites.executions import grid", "suites.executions.grid"),
         ("suites.records.store", "from ..definitions.names import look_up", "suites.definitions.names.look_up"),
         ("reports.load", "from suites.definitions.recipe import Recipe", "suites.definitions.recipe.Recipe"),

@@ -20,11 +20,11 @@ from suites.data.batching import collate, training_order
 from suites.data.encoded import EncodedTask
 from suites.definitions.catalog import find_suite
 from suites.definitions.registry import METHODS
-from suites.measuring.environment import describe
+from suites.measuring.circumstance import describe
 from suites.measuring.latency import BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
 from suites.measuring.sharing import Share
 from suites.measuring.timing import MIN_ROUNDS, synchronised
-from suites.sweep.plan import Options, Trial, make_plan
+from suites.sweep.planning import Options, Trial, make_plan
 from suites.sweep.trial import encoder_spec, load
 from suites.training.loop import make_optimizer, training_step
 from suites.training.model import build_model

@@ -13,7 +13,7 @@ from typing import Any, Self
 import psutil
 import torch
 
-from suites.measuring.environment import nvml_cards
+from suites.measuring.circumstance import nvml_cards
 
 MAX_SHARE_OF_OTHERS = 0.1
 """Of the machine's CPU time: more than a system takes that idles, less than one busy core of a small machine."""

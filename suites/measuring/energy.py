@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 
-from suites.measuring.environment import nvml_cards, package_version
+from suites.measuring.circumstance import nvml_cards, package_version
 
 MIN_WINDOW_S = 1.0
 """Counters step and loads are sampled many times in a second; a shorter window would report chance."""

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from suites.measuring.circumstance import allowed_cores, describe
 from suites.measuring.energy import WORLD, Electricity, idle_power
-from suites.measuring.environment import allowed_cores, describe
 from suites.measuring.sharing import Share
 from suites.records.record import Record, question_id
 from suites.records.store import Arrays, Store
-from suites.sweep.plan import Rerun, Trial, is_stale, todo
+from suites.sweep.planning import Rerun, Trial, is_stale, todo
 from suites.sweep.progress import Progress, duration
 from suites.sweep.trial import run_trial
 
@@ -71,7 +71,7 @@ def run(
     Args:
         trials: what is wanted.
         store: the results folder.
-        rerun: which records to make anew (``suites.sweep.plan.todo``).
+        rerun: which records to make anew (``suites.sweep.planning.todo``).
         jobs: trials at a time.
         electricity: what the emissions of the trials that run now are computed with.
 

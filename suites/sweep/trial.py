@@ -17,11 +17,11 @@ from budgetformer.surgery import execution_of
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.data.tokenizing import encode_task
 from suites.measuring.accounting import cost_metrics, paper_metrics
+from suites.measuring.circumstance import attention_backend, deterministic_flags
 from suites.measuring.company import Company
 from suites.measuring.controls import CONTROLS, control_gates
 from suites.measuring.cost import ExecutedMacs
 from suites.measuring.energy import JOULES_PER_KWH, Electricity, Energy, EnergyMeter
-from suites.measuring.environment import attention_backend, deterministic_flags
 from suites.measuring.footprint import measure_footprint
 from suites.measuring.latency import BATCH_SIZE, DISTINCT_BATCHES, measure_latency, spread_batches
 from suites.measuring.rehearsal import rehearse
@@ -29,7 +29,7 @@ from suites.measuring.sharing import Share
 from suites.measuring.timing import synchronise
 from suites.measuring.usage import by_difficulty, head_use, quality
 from suites.records.record import Record
-from suites.sweep.plan import Trial
+from suites.sweep.planning import Trial
 from suites.training.evaluate import Evaluation, evaluate
 from suites.training.loop import steps_per_epoch, train
 from suites.training.model import build_model

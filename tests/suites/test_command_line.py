@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from suites.__main__ import _parser, _seeds, main
+from suites.__main__ import main, make_parser
+from suites.commands.arguments import seeds
 from suites.data.splits import load_splits
 from suites.definitions.catalog import SUITES
+from suites.measuring.circumstance import ROOT
 from suites.measuring.energy import Electricity, electricity_of
-from suites.measuring.environment import ROOT
 from suites.records.store import Store
 
 
@@ -114,12 +115,12 @@ def test_help_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "expected"), [("3", [0, 1, 2]), ("0,", [0]), ("20260424,", [20260424]), ("4,7", [4, 7])]
 )
 def test_seeds_are_a_number_or_a_list(text: str, expected: list[int]) -> None:
-    assert _seeds(text) == expected
+    assert seeds(text) == expected
 
 
 def test_electricity_is_a_country_or_a_number() -> None:
     def electricity(*arguments: str) -> Any:
-        return _parser().parse_args(["run", "smoke", *arguments]).electricity
+        return make_parser().parse_args(["run", "smoke", *arguments]).electricity
 
     assert electricity() is None
     assert electricity("--country", "DEU") == electricity_of("DEU")

@@ -15,7 +15,7 @@ from suites.data.splits import load_splits
 from suites.data.tasks import find_task
 from suites.data.tokenizing import encode_task, train_tokenizer
 from suites.definitions.catalog import LOOKUP, Sizes
-from suites.sweep.plan import Trial
+from suites.sweep.planning import Trial
 from suites.sweep.trial import encoder_spec, load
 from suites.training.evaluate import evaluate
 from suites.training.loop import train

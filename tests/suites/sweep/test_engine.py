@@ -28,7 +28,7 @@ from suites.records import formulas
 from suites.records.record import METRICS, Record
 from suites.records.store import Store
 from suites.sweep.engine import run
-from suites.sweep.plan import Options, Trial, make_plan
+from suites.sweep.planning import Options, Trial, make_plan
 
 TASK = TaskUse(
     name="bbc-topics",

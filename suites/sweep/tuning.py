@@ -12,7 +12,7 @@ from suites.definitions.catalog import Suite
 from suites.definitions.registry import label
 from suites.records.record import Record, question_id
 from suites.records.store import write
-from suites.sweep.plan import Options, Trial, make_plan
+from suites.sweep.planning import Options, Trial, make_plan
 
 TUNING_SEED = 1_000_003
 """No suite uses it: no weights or batches of a search come back in what it is for."""

@@ -18,9 +18,9 @@ from suites.measuring.sharing import Share
 from suites.records.record import question_id
 from suites.records.store import Store
 from suites.sweep import trial as trial_module
-from suites.sweep.plan import Options, Trial, make_plan
+from suites.sweep.planning import Options, Trial, make_plan
 from suites.sweep.trial import load, run_trial
-from suites.sweep.tune import TUNING_SEED, Choice, read_factors, search_points, tuning_trials
+from suites.sweep.tuning import TUNING_SEED, Choice, read_factors, search_points, tuning_trials
 from tests.suites.sweep.test_engine import Broken, make_suite, measure_hardly_at_all
 
 FACTORS = {"suite": "tiny", "factors": {"bbc-topics": {"full-mha": 2.0}}}

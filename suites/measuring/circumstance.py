@@ -96,7 +96,7 @@ def nvml_cards() -> tuple[Any, list[Any]]:
         ImportError: if the library's module is missing.
         Exception: whatever the library raises, of which there is no common type without it.
     """
-    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no types, and suites.executions.gpu does without it
+    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no types, and suites.executions.cuda does without it
 
     pynvml.nvmlInit()
     devices = range(torch.cuda.device_count())
@@ -164,7 +164,7 @@ def allowed_cores(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path
 
 
 def _hardware() -> dict[str, Any]:
-    import psutil  # noqa: PLC0415 - suites.executions.gpu reads the rest of this module where it is not installed
+    import psutil  # noqa: PLC0415 - suites.executions.cuda reads the rest of this module where it is not installed
 
     return {
         "cpu_model": _cpu_model(),

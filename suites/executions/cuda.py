@@ -1,6 +1,6 @@
 """The CUDA check: are the executions right on this device, what do they save there, and does a model train?
 
-``python -m suites.executions.gpu --device cuda --out DIR`` needs torch, numpy and this checkout alone.
+``python -m suites.executions.cuda --device cuda --out DIR`` needs torch, numpy and this checkout alone.
 ``--device cpu`` runs the same code, by the wall clock in place of CUDA events.
 
 Shapes: B batch, T tokens, D width, H heads.
@@ -38,7 +38,7 @@ from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.data.lookup_task import VALUES, num_queries, read_lookup
 from suites.definitions.catalog import LOOKUP
 from suites.executions.grid import CUDA_SHAPES, Cell, Shape, cells, measure, prepare
-from suites.measuring.environment import code_fingerprint, commit, gpu
+from suites.measuring.circumstance import code_fingerprint, commit, gpu
 from suites.measuring.timing import Call, interleave
 from suites.records.store import write
 from suites.training.evaluate import evaluate
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_device(options.device)
         check_folder(options.out)
     except ValueError as error:
-        print(f"suites.executions.gpu: error: {error}", file=sys.stderr)
+        print(f"suites.executions.cuda: error: {error}", file=sys.stderr)
         return BAD_REQUEST
     report: Row = {"header": header(options.device), "gradients": {}, "training": [], "cells": []}
     report |= {"failed": [], "tracebacks": []}
@@ -112,14 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(options.out / "gpu.md", text.encode())
     print(text)
     for failure in report["failed"]:
-        print(f"suites.executions.gpu: {failure}", file=sys.stderr)
+        print(f"suites.executions.cuda: {failure}", file=sys.stderr)
     return FAILED if report["failed"] else DONE
 
 
 def _parser() -> argparse.ArgumentParser:
     # Without a usage line an error is one line.
     parser = argparse.ArgumentParser(
-        prog="suites.executions.gpu",
+        prog="suites.executions.cuda",
         usage=argparse.SUPPRESS,
         description="Checks and times the executions on a CUDA device, and trains there; writes JSON and a table.",
         allow_abbrev=False,

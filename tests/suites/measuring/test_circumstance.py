@@ -9,8 +9,8 @@ import psutil
 import pytest
 import torch
 
-from suites.measuring import environment
-from suites.measuring.environment import (
+from suites.measuring import circumstance as environment
+from suites.measuring.circumstance import (
     allowed_cores,
     clocks,
     code_fingerprint,

@@ -16,7 +16,7 @@ from suites.definitions import registry
 from suites.definitions.catalog import SUITES, Sizes, find_suite
 from suites.definitions.registry import label
 from suites.records.record import Record, question_id
-from suites.sweep.plan import Options, is_stale, make_plan, todo
+from suites.sweep.planning import Options, is_stale, make_plan, todo
 
 SUITE = find_suite("smoke")
 NOW = {"code_fingerprint": "now", "versions": {"torch": "2"}}

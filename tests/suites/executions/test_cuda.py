@@ -18,10 +18,11 @@ from torch import Tensor
 from baselines.full_mha import FullMHA
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.execution import EXECUTIONS, masked
-from suites.executions import gpu, grid
-from suites.executions.gpu import Extent, Job, by_events, lookup_task, main, telling_first, time_cell, train_one, until
+from suites.executions import cuda as gpu
+from suites.executions import grid
+from suites.executions.cuda import Extent, Job, by_events, lookup_task, main, telling_first, time_cell, train_one, until
 from suites.executions.grid import CUDA_SHAPES, Bench, Cell, Shape, cells, prepare
-from suites.measuring.environment import ROOT
+from suites.measuring.circumstance import ROOT
 
 SHAPE = Shape(4, 8, 16, 2)
 CELLS = [Cell(SHAPE, 0.5, "random"), Cell(SHAPE, 1.0, "random")]
@@ -91,9 +92,9 @@ def test_a_wrong_execution_is_named_with_its_cell(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(report["failed"]) == 4 + 5  # cells, and gradients of the input and four parameters
     assert any(
-        line.startswith("suites.executions.gpu: 4x8x16x2 float32 s=0.5 random: gathered is wrong") for line in said
+        line.startswith("suites.executions.cuda: 4x8x16x2 float32 s=0.5 random: gathered is wrong") for line in said
     )
-    assert any(line.startswith("suites.executions.gpu: gradients: gathered x is wrong") for line in said)
+    assert any(line.startswith("suites.executions.cuda: gradients: gathered x is wrong") for line in said)
     assert text.count("**Failed: ") == 9
     assert "timed: 4 of 4." in text
 
@@ -110,7 +111,7 @@ def test_what_cannot_run_is_named_and_the_rest_runs(
     monkeypatch.setattr(gpu, "time_cell", no_memory)
     code, report, text = check(tmp_path)
     assert code == 1
-    last = "suites.executions.gpu: 4x8x16x2 float32 s=1.0 random: OutOfMemoryError: CUDA out of memory."
+    last = "suites.executions.cuda: 4x8x16x2 float32 s=1.0 random: OutOfMemoryError: CUDA out of memory."
     assert capsys.readouterr().err.splitlines()[-1] == last
     assert len(report["failed"]) == len(report["tracebacks"]) == 2
     assert "Tried to allocate" in report["tracebacks"][0]
@@ -124,7 +125,7 @@ def test_time_that_ends_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert code == 1
     assert (
         capsys.readouterr().err
-        == "suites.executions.gpu: only 0 of 4 cells were checked; --minutes gives it more time\n"
+        == "suites.executions.cuda: only 0 of 4 cells were checked; --minutes gives it more time\n"
     )
     assert "- Checked: 0 of 4 cells; timed: 0 of 4." in text
 
@@ -182,7 +183,7 @@ def test_a_bad_request_is_one_line(
         code = int(stop.code or 0)
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 2
-    assert line.startswith(f"suites.executions.gpu: error: {said}")
+    assert line.startswith(f"suites.executions.cuda: error: {said}")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -338,7 +339,7 @@ def alone(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_needs_torch_and_numpy_alone() -> None:
-    ended = alone("import suites.executions.gpu")
+    ended = alone("import suites.executions.cuda")
     assert ended.returncode == 0, ended.stderr
     ended = alone("import suites.data.tokenizing")
     assert "No module named 'datasets'" in ended.stderr
@@ -347,7 +348,7 @@ def test_it_needs_torch_and_numpy_alone() -> None:
 @pytest.mark.integration
 def test_all_of_it_runs_with_torch_and_numpy_alone(tmp_path: Path) -> None:
     ended = alone(
-        "runpy.run_module('suites.executions.gpu', run_name='__main__')",
+        "runpy.run_module('suites.executions.cuda', run_name='__main__')",
         "--device",
         "cpu",
         "--quick",

@@ -1,0 +1,1 @@
+"""The subcommands of ``python -m suites``, a file each: arguments in, calls out."""
