@@ -81,6 +81,7 @@ class BudgetedGates(Method):
     """
 
     name: ClassVar[str] = "budgeted-gates"
+    place: ClassVar[int] = 80
 
     s: float = 0.25
     dense: float = 0.3

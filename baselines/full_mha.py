@@ -11,3 +11,4 @@ class FullMHA(Method):
     """Every head at 1 for every input."""
 
     name: ClassVar[str] = "full-mha"
+    place: ClassVar[int] = 0

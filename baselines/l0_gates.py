@@ -80,6 +80,7 @@ class L0Gates(Method):
     """
 
     name: ClassVar[str] = "l0-gates"
+    place: ClassVar[int] = 60
 
     s: float = 0.25
     penalty: float = 0.05

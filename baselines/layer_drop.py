@@ -56,6 +56,7 @@ class LayerDrop(Method):
     """
 
     name: ClassVar[str] = "layer-drop"
+    place: ClassVar[int] = 20
 
     s: float = 0.5
     drop: float | None = None

@@ -105,6 +105,7 @@ class MixtureOfHeads(Method):
     """
 
     name: ClassVar[str] = "mixture-of-heads"
+    place: ClassVar[int] = 90
 
     s: float = 0.25
     shared: float = 0.5

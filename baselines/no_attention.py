@@ -16,6 +16,7 @@ class NoAttention(Method):
     """No head at all: a layer's attention is its output bias."""
 
     name: ClassVar[str] = "no-attention"
+    place: ClassVar[int] = 10
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
         return nn.ModuleList(ConstantGates([0.0] * spec.num_heads) for _ in range(spec.num_layers))

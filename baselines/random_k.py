@@ -27,6 +27,7 @@ class RandomK(Method):
     """
 
     name: ClassVar[str] = "random-k"
+    place: ClassVar[int] = 30
 
     s: float = 0.25
 

@@ -25,6 +25,7 @@ class RandomSubset(Method):
     """
 
     name: ClassVar[str] = "random-subset"
+    place: ClassVar[int] = 40
 
     s: float = 0.25
 

@@ -45,6 +45,7 @@ class StaticPruning(Method):
     """
 
     name: ClassVar[str] = "static-pruning"
+    place: ClassVar[int] = 50
 
     s: float = 0.25
     score: Score = "gradient"

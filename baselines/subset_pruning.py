@@ -112,6 +112,7 @@ class SubsetPruning(Method):
     """
 
     name: ClassVar[str] = "subset-pruning"
+    place: ClassVar[int] = 70
 
     s: float = 0.25
     scope: Scope = "global"

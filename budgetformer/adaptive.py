@@ -55,6 +55,7 @@ class BudgetFormer(Method):
     """
 
     name: ClassVar[str] = "budgetformer"
+    place: ClassVar[int] = 100
 
     gate: GateFormula = "s*H*p"
     reweighting: Reweighting = "renormalised"
@@ -184,6 +185,7 @@ class BudgetFormerST(BudgetFormer):
     """
 
     name: ClassVar[str] = "budgetformer-st"
+    place: ClassVar[int] = 110
 
     gate: GateFormula = "straight-through"
     reweighting: Reweighting = "unit"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from budgetformer.execution import EXECUTIONS
+from budgetformer.execution import EXECUTIONS, execute
 from budgetformer.gated_layer import Execution
 from budgetformer.kernel import PackedWeights, pack
 
@@ -82,8 +82,8 @@ class HeadGatedAttention(nn.Module):
         if x_BTD.dim() != 3 or x_BTD.shape[2] != self.out.out_features:
             width = self.out.out_features
             raise ValueError(f"the input must be of shape (batch, tokens, {width}), not {tuple(x_BTD.shape)}")
-        if gates_BH is not None and gates_BH.shape != (len(x_BTD), self.num_heads):
-            expected = (len(x_BTD), self.num_heads)
+        if gates_BH is not None and gates_BH.shape != (x_BTD.shape[0], self.num_heads):
+            expected = (x_BTD.shape[0], self.num_heads)
             raise ValueError(f"gates must be of shape (batch, heads) = {expected}, not {tuple(gates_BH.shape)}")
         if mask_BT is not None and (mask_BT.shape != x_BTD.shape[:2] or mask_BT.dtype != torch.bool):
             size, found = tuple(x_BTD.shape[:2]), f"{mask_BT.dtype} of shape {tuple(mask_BT.shape)}"
@@ -94,7 +94,7 @@ class HeadGatedAttention(nn.Module):
             gates_BH = gates_BH[:, list(self.heads)]
         if mask_BT is not None:
             mask_BT = mask_BT | ~mask_BT.any(dim=1, keepdim=True)
-        return EXECUTIONS[execution](self, x_BTD, gates_BH, mask_BT)
+        return execute(execution, self, x_BTD, gates_BH, mask_BT)
 
     def packed_weights(self) -> PackedWeights:
         """The weights as the kernel reads them; made once while they are frozen and unchanged.

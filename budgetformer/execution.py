@@ -9,11 +9,12 @@ Shapes: B batch, T tokens, D width, A heads of this layer, K head width, P activ
 active head, in an order in which the users of a head stand together.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -229,11 +230,46 @@ def _pays(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor) -> bool:
 
 
 Executor = Callable[[GatedLayer, Tensor, Tensor | None, Tensor | None], Tensor]
-# torch.compile leaves all but ``masked`` as they are, a break in its graph: which products run depends on values.
-_as_it_is: Callable[[Executor], Executor] = torch.compiler.disable
 EXECUTIONS: dict[str, Executor] = {
-    Execution.AUTO: _as_it_is(auto),
+    Execution.AUTO: auto,
     Execution.MASKED: masked,
-    Execution.GATHERED: _as_it_is(gathered),
-    Execution.COMPILED: _as_it_is(compiled),
+    Execution.GATHERED: gathered,
+    Execution.COMPILED: compiled,
 }
+
+
+def execute(
+    execution: str, layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None
+) -> Tensor:
+    """Runs a layer; also where a compiler or an exporter of torch looks on.
+
+    All executions but ``masked`` run what the values of the gates say, which no graph can hold. ``torch.compile``
+    leaves them as they are, a break in its graph; ``torch.export`` gets ``masked`` in the place of ``auto``.
+
+    Args:
+        execution: a key of ``EXECUTIONS``.
+        layer: the layer, with at least one head.
+        x_BTD: the input.
+        gates_BA: the gates of its heads; None is 1 everywhere.
+        mask_BT: True at real tokens, of which each input has one; None is no padding.
+
+    Raises:
+        ValueError: if ``gathered`` or ``compiled`` is to be exported, or ``compiled`` does not fit.
+    """
+    if execution == Execution.MASKED or not torch.compiler.is_compiling():
+        return EXECUTIONS[execution](layer, x_BTD, gates_BA, mask_BT)
+    if not torch.compiler.is_exporting():
+        y_BTD: Tensor = sys.modules[__name__].untraced(execution, layer, x_BTD, gates_BA, mask_BT)
+        return y_BTD
+    if execution != Execution.AUTO:
+        raise ValueError(f"execution {execution} cannot be exported: it runs what the gates' values say; use masked")
+    return masked(layer, x_BTD, gates_BA, mask_BT)
+
+
+def __getattr__(name: str) -> Any:
+    """``untraced``: ``execute`` out of a compiler's sight, made when somebody compiles: it takes a second to import."""
+    if name != "untraced":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    disable: Any = torch.compiler.disable  # torch leaves it untyped
+    globals()[name] = disable(execute, reason="which products run depends on the values of the gates")
+    return globals()[name]

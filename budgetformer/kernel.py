@@ -63,7 +63,7 @@ def load_kernel() -> Kernel:
 def _build(compiler: list[str], version: str) -> Path:
     """Where the compiled kernel is; two processes that compile it at once do each other no harm."""
     recipe = "\n".join((_SOURCE.read_text(), *compiler[1:], version, *_FLAGS, _processor()))
-    built = _cache_folder() / f"head_attention-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.so"
+    built = cache_folder() / f"head_attention-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.so"
     if built.exists():
         return built
     if not os.access(built.parent, os.W_OK):
@@ -77,7 +77,8 @@ def _build(compiler: list[str], version: str) -> Path:
     return built
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where this project keeps what it made once; a new folder for temporary files where there is no such place."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "budgetformer"
         folder.mkdir(parents=True, exist_ok=True)

@@ -29,11 +29,20 @@ class Method:
     """
 
     name: ClassVar[str]
+    place: ClassVar[int] = 1000
+    """Its row in a table, and with it its colour: small numbers come first; of equal ones, by name."""
 
     @property
     def params(self) -> dict[str, Any]:
         """The fields, as plain values."""
         return dataclasses.asdict(self)
+
+    @property
+    def label(self) -> str:
+        """How tables call it: its name, and the parameters that are not at their defaults."""
+        defaults = type(self)().params
+        changed = [f"{key}={value}" for key, value in self.params.items() if value != defaults[key]]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
 
     def gates(self, spec: EncoderSpec, generator: torch.Generator) -> nn.ModuleList:
         """One gate module per layer, ``(x_BTD, mask_BT, key_B) -> Gates`` (see ``budgetformer.gates``).

@@ -7,8 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from suites.records.record import METRICS, Record
+from suites.records.metrics import METRICS
+from suites.records.record import Record
 from suites.records.store import Store
+
+UNKNOWN_PLACE = 1000
+"""The row of a method whose record does not say it: after those that do."""
 
 SCALARS = tuple(key for key, metric in METRICS.items() if not metric.axes)
 
@@ -18,11 +22,11 @@ class Frame:
     """What a results folder says.
 
     Attributes:
-        rows: one row per record. ``id``, ``task``, ``method`` (its label), ``method_name``, ``seed``, ``status``,
-            ``error``, ``execution``, ``protocol``, ``machine_id`` (empty if unknown), ``num_layers``, ``num_heads``;
-            every key of ``METRICS``, NaN where a scalar does not exist; ``question``, ``energy`` and
-            ``circumstance`` as they were stored; ``setting``, equal for trials that belong in one table, and
-            ``group``, equal for trials that differ in nothing but the seed.
+        rows: one row per record. ``id``, ``task``, ``method`` (its label), ``method_name``, ``place`` (its row),
+            ``seed``, ``status``, ``error``, ``execution``, ``protocol``, ``machine_id`` (empty if unknown),
+            ``num_layers``, ``num_heads``; every key of ``METRICS``, NaN where a scalar does not exist; ``question``,
+            ``energy`` and ``circumstance`` as they were stored; ``setting``, equal for trials that belong in one table,
+            and ``group``, equal for trials that differ in nothing but the seed.
         bad: what is wrong, by file that is no record.
     """
 
@@ -37,10 +41,11 @@ def load(results: Path) -> Frame:
         ValueError: if there are none.
     """
     contents = Store(results, create=False).load()
-    if not contents.records:
+    trials = [record for record in contents.records.values() if record.kind == "trial"]
+    if not trials:
         found = f"{len(contents.bad)} unreadable files and no records" if contents.bad else "no records"
         raise ValueError(f"{found} in {results}; run a suite first: python -m suites run quick --results {results}")
-    rows = pd.DataFrame([_row(record) for record in contents.records.values()])
+    rows = pd.DataFrame([_row(record) for record in trials])
     scalars = list(SCALARS)
     rows[scalars] = rows[scalars].astype(float)
     return Frame(rows, contents.bad)
@@ -59,18 +64,19 @@ def _row(record: Record) -> dict[str, Any]:
         "task": record.task,
         "method": record.method,
         "method_name": str(question["method"].get("name", record.method)),
+        "place": int(question["method"].get("place", UNKNOWN_PLACE)),
         "seed": record.seed,
         "status": record.status,
         "error": record.error,
-        "execution": record.execution,
+        "execution": record.learned.execution,
         "protocol": str(question.get("protocol", "")),
-        "machine_id": str(record.circumstance.get("machine_id") or ""),
+        "machine_id": str(record.measured_in.get("machine_id") or ""),
         "num_layers": encoder.get("num_layers"),
         "num_heads": encoder.get("num_heads"),
-        **{key: record.metrics.get(key) for key in METRICS},
+        **dict.fromkeys(METRICS) | record.metrics,
         "question": question,
-        "energy": record.energy,
-        "circumstance": record.circumstance,
+        "energy": record.timed.energy,
+        "circumstance": record.measured_in,
         "setting": json.dumps(setting_of(question), sort_keys=True),
         "group": json.dumps({key: value for key, value in question.items() if key != "seed"}, sort_keys=True),
     }

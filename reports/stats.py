@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from suites.records.record import Direction
+from suites.records.metrics import Direction
 
 Values = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from reports.load import Frame, setting_of
 from reports.stats import Summary, best, paired_difference, summarise
-from suites.records.record import METRICS, Direction
+from suites.records.metrics import METRICS, Direction
 
 REFERENCE = "full-mha"
 

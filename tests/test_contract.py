@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from budgetformer.importance import LabelledBatch
 from budgetformer.kernel import load_kernel
 from budgetformer.method import Method
 from budgetformer.surgery import execution_of
-from suites.definitions.registry import METHODS, label
+from suites.definitions.registry import METHODS
 from suites.training.model import build_model
 from suites.training.seeding import Streams
 
@@ -62,7 +63,7 @@ VARIANTS: list[Method] = [
     replace(BF, shared_networks=True, start_budget=0.4),
 ]
 PER_INPUT = [method for method in VARIANTS if isinstance(method, RandomK | BudgetFormer | MixtureOfHeads)]
-every_method = pytest.mark.parametrize("method", VARIANTS, ids=label)
+every_method = pytest.mark.parametrize("method", VARIANTS, ids=attrgetter("label"))
 
 
 def make_batch(lengths: tuple[int, ...] = (12, 5, 9, 1, 7, 3)) -> LabelledBatch:
@@ -163,7 +164,7 @@ def test_every_execution_gives_the_same_logits(method: Method) -> None:
         torch.testing.assert_close(other_BLH, gates_BLH)
 
 
-@pytest.mark.parametrize("method", PER_INPUT, ids=label)
+@pytest.mark.parametrize("method", PER_INPUT, ids=attrgetter("label"))
 def test_what_depends_on_the_input_cannot_be_sliced(method: Method) -> None:
     with pytest.raises(ValueError, match="cannot be sliced; use auto"):
         method.for_inference(make_model(method), "sliced")
@@ -238,7 +239,7 @@ def test_every_method_can_be_full_attention() -> None:
     assert {type(method) for method in FULL_IN_DISGUISE} == set(METHODS.values()) - {FullMHA, NoAttention}
 
 
-@pytest.mark.parametrize("method", FULL_IN_DISGUISE, ids=label)
+@pytest.mark.parametrize("method", FULL_IN_DISGUISE, ids=attrgetter("label"))
 @pytest.mark.parametrize("execution", ["masked", "auto"])
 def test_all_heads_are_full_attention(method: Method, execution: str) -> None:
     full_BC, _ = run(FullMHA().for_inference(make_model(FullMHA())))
@@ -267,7 +268,7 @@ def test_building_a_model_draws_nothing_from_the_global_generator(method: Method
     assert torch.equal(torch.rand(1), expected)
 
 
-@pytest.mark.parametrize("method", [method for method in VARIANTS if method not in PER_INPUT], ids=label)
+@pytest.mark.parametrize("method", [method for method in VARIANTS if method not in PER_INPUT], ids=attrgetter("label"))
 def test_removed_heads_have_no_weights_left(method: Method) -> None:
     final = method.for_inference(make_model(method))
     assert execution_of(final) == ("dense" if isinstance(method, FullMHA) else "sliced")

@@ -24,10 +24,10 @@ from suites.measuring.circumstance import describe
 from suites.measuring.latency import BATCH_SIZE, DISTINCT_BATCHES, inference_call, spread_batches
 from suites.measuring.sharing import Share
 from suites.measuring.timing import MIN_ROUNDS, synchronised
-from suites.sweep.planning import Options, Trial, make_plan
-from suites.sweep.trial import encoder_spec, load
+from suites.sweep.planning import Options, make_plan
+from suites.sweep.stages import data_of, new_model
+from suites.sweep.trial import Trial
 from suites.training.loop import make_optimizer, training_step
-from suites.training.model import build_model
 from suites.training.seeding import Streams
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -53,9 +53,9 @@ def _environment(device: str) -> dict[str, object]:
 def _prepare(trial: Trial) -> tuple[Encoder, EncodedTask]:
     """The model as it is late in training: pruned, with a low temperature."""
     torch.set_num_threads(trial.task.recipe.threads)
-    data = load(trial)
+    data = data_of(trial)
     streams = Streams(trial.task.name, trial.seed)
-    model = build_model(encoder_spec(trial, data), trial.method, streams, DEVICE)
+    model = new_model(trial)
     rows = training_order(data.train, trial.task.recipe.batch_size, streams.generator("data"))[0]
     trial.method.on_step(model, 0.99, streams.generator("gate"), [collate(data.train, rows, DEVICE)])
     return model, data

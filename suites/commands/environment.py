@@ -16,9 +16,12 @@ def run(_: argparse.Namespace) -> int:
     """Prints a circumstance as JSON."""
     import torch
 
+    from suites.definitions.sources import fingerprint
     from suites.measuring.circumstance import describe
 
-    print(json.dumps(describe("cuda" if torch.cuda.is_available() else "cpu"), indent=1))
+    circumstance = describe("cuda" if torch.cuda.is_available() else "cpu")
+    circumstance["code_fingerprint"] = fingerprint(("suites.sweep.stages",))
+    print(json.dumps(circumstance, indent=1))
     return DONE
 
 

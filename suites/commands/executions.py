@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measures some parts, each alone on the machine, and reports."""
+    from suites.definitions.sources import fingerprint
     from suites.executions.encoders import PARTS, headline, parts_to_measure
     from suites.measuring.circumstance import describe, package_version
     from suites.measuring.sharing import Share
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from suites.sweep.progress import Progress
 
     device = device_of(options)
-    circumstance = describe(device)
+    circumstance = describe(device) | {"code_fingerprint": fingerprint(("suites.executions.encoders",))}
     # Not among the versions of every record: it is a peer's, and changes no result of a trial.
     circumstance["versions"]["transformers"] = package_version("transformers")
     print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from suites.commands.arguments import DONE, Command, add_choice, add_question, request_of, results_of
 
 if TYPE_CHECKING:
-    from suites.sweep.planning import Trial
+    from suites.sweep.trial import Trial
 
 # ruff: noqa: PLC0415 - see suites.commands.arguments
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from suites.measuring.circumstance import describe
     from suites.records.record import question_id
     from suites.records.store import Store
-    from suites.sweep.planning import is_stale
+    from suites.sweep.planning import circumstance_of, is_stale
 
     trials = trials_of(options)
     contents = Store(results_of(options), create=False).load()
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     for trial in trials:
         record = contents.records.get(question_id(trial.question()))
         status: str = "missing" if record is None else record.status
-        if record is not None and status == "done" and is_stale(record, circumstance):
+        if record is not None and status == "done" and is_stale(record, circumstance_of(trial, circumstance)):
             status = "stale"
         counts[status] += 1
         print(f"{status:8} {trial.title}")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ from suites.commands.plan import trials_of
 if TYPE_CHECKING:
     from suites.measuring.energy import Electricity
     from suites.records.store import Store
-    from suites.sweep.engine import Outcome
-    from suites.sweep.planning import Trial
+    from suites.sweep.engine import Do, Outcome
+    from suites.sweep.trial import Trial
 
 # ruff: noqa: PLC0415 - see suites.commands.arguments
 
@@ -27,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     add_question(parser)
     add_jobs(parser)
+    parser.add_argument(
+        "--keep-models", action="store_true", help="keep the trained weights beside each record, for --remeasure"
+    )
+    parser.add_argument(
+        "--remeasure",
+        action="store_true",
+        help="train nothing: measure time, energy and memory of the kept weights again, and nothing else",
+    )
     parser.add_argument("--report", action="store_true", help="end with the tables and figures of the results folder")
     electricity = parser.add_mutually_exclusive_group()
     for option, kind, metavar, help_text in (
@@ -40,8 +49,17 @@ def run(options: argparse.Namespace) -> int:
     """Runs what is missing of a suite, and reports if that is asked for."""
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, when CUDA starts
+    from suites.measuring.energy import WORLD
+    from suites.sweep.stages import run_trial
+
     results = results_of(options)
-    outcome, _ = execute(options, trials_of(options), results, options.electricity)
+    trials = trials_of(options)
+    electricity = options.electricity or WORLD
+    if options.remeasure:
+        outcome = remeasure(options, trials, results, electricity)
+    else:
+        do = partial(run_trial, electricity=electricity, keep_weights=options.keep_models)
+        outcome, _ = execute(options, trials, results, do)
     if options.report:
         code = report("all", results)
         if code:
@@ -49,23 +67,57 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if outcome.failed else DONE
 
 
-def execute(
-    options: argparse.Namespace, trials: Sequence[Trial], folder: Path, electricity: Electricity | None = None
-) -> tuple[Outcome, Store]:
-    """Runs what is missing of some trials in a results folder, and says how it went."""
-    from suites.measuring.energy import WORLD
+def execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path, do: Do) -> tuple[Outcome, Store]:
+    """Does what is missing of some trials in a results folder, and says how it went."""
+    from suites.data.splits import load_splits
     from suites.records.store import Store
     from suites.sweep import engine
 
-    for trial in trials:
-        trial.question()  # reads the texts: if they are missing, no folder is made
+    contents = Store(folder, create=False).load()
+    for task in {trial.task for trial in trials if trial.id not in contents.records}:
+        load_splits(task.name, task.train_limit, task.test_limit)  # if texts are missing, no folder is made
     store = Store(folder)
-    for path, reason in store.load().bad.items():
+    for path, reason in contents.bad.items():
         print(f"suites: passed over {path}: {reason}", file=sys.stderr)
     print(f"{options.suite}: {len(trials)} trials; results in {folder}", file=sys.stderr)
-    jobs = options.jobs or engine.default_jobs(trials)
-    outcome = engine.run(trials, store, options.rerun, jobs, electricity or WORLD)
+    outcome = engine.run(
+        trials,
+        do,
+        store,
+        device=trials[0].device,
+        rerun=options.rerun,
+        workers=options.jobs or engine.default_workers(trials),
+        watch_idle=not trials[0].tuning,
+    )
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
+    _say_what_is_wrong(outcome)
+    return outcome, store
+
+
+def remeasure(options: argparse.Namespace, trials: Sequence[Trial], folder: Path, electricity: Electricity) -> Outcome:
+    """Measures the kept models of some trials again.
+
+    Raises:
+        ValueError: if no trial has one.
+    """
+    from suites.records.store import Store
+    from suites.sweep import engine
+    from suites.sweep.stages import measure_again
+
+    store = Store(folder, create=False)
+    records = store.load().records
+    kept = [trial for trial in trials if (old := records.get(trial.id)) and old.learned.weights]
+    if not kept:
+        raise ValueError(f"--remeasure: {folder} has no trained weights of these trials; run --keep-models keeps them")
+    print(f"{options.suite}: weights kept of {len(kept)} of {len(trials)} trials in {folder}", file=sys.stderr)
+    do = partial(measure_again, electricity=electricity, store=store)
+    outcome = engine.run(kept, do, store, device=kept[0].device, rerun="always", workers=1, replace_by_failure=False)
+    print(f"{outcome.ran} trials measured again", file=sys.stderr)
+    _say_what_is_wrong(outcome)
+    return outcome
+
+
+def _say_what_is_wrong(outcome: Outcome) -> None:
     if outcome.stale:
         print(
             f"{outcome.stale} results are of other code or versions; --rerun stale makes them anew",
@@ -73,7 +125,6 @@ def execute(
         )
     for failure in outcome.failed:
         print(f"failed: {failure}", file=sys.stderr)
-    return outcome, store
 
 
 def report(command: str, folder: Path) -> int:

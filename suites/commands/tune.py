@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 
 from suites.commands.arguments import DONE, FAILED, Command, add_choice, add_jobs, number_of, request_of, results_of
 from suites.commands.run import execute
@@ -22,12 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Searches, prints what was found, and writes what is chosen."""
     from suites.definitions.catalog import find_suite
+    from suites.measuring.energy import WORLD
+    from suites.sweep.stages import run_trial
     from suites.sweep.tuning import choices, search_points, to_table, tuning_trials, write_factors
 
     points = search_points(options.trials)
     trials = tuning_trials(find_suite(options.suite), request_of(options), points)
     results = results_of(options)
-    _, store = execute(options, trials, results / "tuning")
+    _, store = execute(options, trials, results / "tuning", partial(run_trial, electricity=WORLD))
     chosen = choices(trials, store.load().records)
     print("Validation accuracy in %, by factor on the recipe's peak learning rate:\n")
     print(to_table(chosen))

@@ -37,8 +37,9 @@ from budgetformer.method import Method
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.data.lookup_task import VALUES, num_queries, read_lookup
 from suites.definitions.catalog import LOOKUP
+from suites.definitions.sources import fingerprint
 from suites.executions.grid import CUDA_SHAPES, Cell, Shape, cells, measure, prepare
-from suites.measuring.circumstance import code_fingerprint, commit, gpu
+from suites.measuring.circumstance import commit, gpu
 from suites.measuring.timing import Call, interleave
 from suites.records.store import write
 from suites.training.evaluate import evaluate
@@ -174,7 +175,7 @@ def header(device: str) -> Row:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "code_fingerprint": code_fingerprint(),
+        "code_fingerprint": fingerprint(("suites.executions.cuda",)),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,

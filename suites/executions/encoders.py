@@ -24,7 +24,8 @@ from budgetformer.method import Method
 from budgetformer.selection import whole_heads
 from suites.data.encoded import EncodedTask
 from suites.data.tokenizing import encode_task
-from suites.definitions.catalog import TaskUse, find_suite
+from suites.definitions.catalog import find_suite
+from suites.definitions.suite import TaskUse
 from suites.executions.grid import KINDS, SHAPES, Cell, cells, measure, prepare
 from suites.executions.peers import Peer, peer_blocks
 from suites.measuring.latency import BATCH_SIZE, inference_call, spread_batches

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 
 from budgetformer.kernel import load_kernel
-
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout."""
+from suites.definitions.sources import ROOT
 
 _PACKAGES = (
     *("torch", "numpy", "tokenizers", "datasets", "fvcore"),
@@ -23,8 +21,6 @@ _PACKAGES = (
     *("codecarbon", "psutil", "nvidia-ml-py"),  # energy: the tracker, and what it reads loads and cards with
 )
 """All that can change a number of a record, beside this project's own sources."""
-
-_SOURCES = ("budgetformer", "baselines", "suites")
 
 
 def describe(device: str) -> dict[str, Any]:
@@ -38,7 +34,6 @@ def describe(device: str) -> dict[str, Any]:
     return {
         "commit": head,
         "dirty": None if head is None else _git("status", "--porcelain", "--untracked-files=no") != "",
-        "code_fingerprint": code_fingerprint(),
         "versions": {"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
         "os": platform.platform(),
         "device": device,
@@ -102,18 +97,6 @@ def nvml_cards() -> tuple[Any, list[Any]]:
     devices = range(torch.cuda.device_count())
     uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in devices]
     return pynvml, [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}") for uuid in uuids]
-
-
-def code_fingerprint(root: Path = ROOT) -> str:
-    """SHA-256 of the names and contents of all source files that can change a number."""
-    digest = hashlib.sha256()
-    for path in sorted(
-        path for package in _SOURCES for path in (root / package).rglob("*") if path.suffix in (".py", ".cpp")
-    ):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def commit() -> str | None:

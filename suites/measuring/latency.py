@@ -4,6 +4,7 @@ import copy
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from budgetformer.encoder import Encoder
 from suites.data.batching import collate, evaluation_order
 from suites.data.encoded import EncodedSplit
+from suites.measuring.circumstance import attention_backend
 from suites.measuring.timing import Ratio, compare, interleave, percentiles
 
 BATCH_SIZE = 32
@@ -84,6 +86,17 @@ def measure_latency(
         metrics |= _flat(f"latency_{name}_ratio", compare(samples["method"], samples["full"]))
         metrics |= _flat(f"latency_{name}_aa_ratio", compare(samples["full_again"], samples["full"]))
     return metrics, timings
+
+
+def timing_conditions(model: nn.Module) -> dict[str, Any]:
+    """How this process times a model: what must be equal for two times to be compared, beside the machine."""
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "attention_backend": attention_backend(),
+        "batch_sizes": [1, BATCH_SIZE],
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def _in_turns(

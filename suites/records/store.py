@@ -1,12 +1,15 @@
-"""A results folder: one JSON record per trial, with its per-example arrays beside it. The folder is the index."""
+"""A results folder: one JSON record per trial, with its arrays and weights beside it. The folder is the index."""
 
+import contextlib
+import hashlib
 import io
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +32,23 @@ class Contents:
     bad: dict[Path, str] = field(default_factory=dict)
 
 
+class Entry(NamedTuple):
+    """What is stored of one trial: its record, per-example arrays, and trained weights (see :meth:`Store.save`)."""
+
+    record: Record
+    arrays: Arrays | None = None
+    weights: bytes = b""
+
+
 class Store:
     """Reads and writes a results folder.
 
+    A record names the files beside it by a hash of what they hold. A new pair of files is complete before the record
+    that names it takes the place of the old one, so that a reader finds the old three or the new three.
+
     Args:
         folder: where the records are; made if need be.
+        create: make it, and see that it can be written.
 
     Raises:
         OSError: if the folder cannot be made or written.
@@ -47,18 +62,29 @@ class Store:
             with tempfile.TemporaryFile(dir=self.trials):
                 pass  # a folder that cannot be written is found out before any work, not after
 
-    def save(self, record: Record, arrays: Arrays | None = None) -> Path:
-        """Writes a record, its arrays first, each in one step: a reader never sees half a file."""
-        beside = self.trials / f"{record.id}.npz"
-        if arrays:
-            buffer = io.BytesIO()
-            np.savez_compressed(buffer, allow_pickle=False, **arrays)
-            write(beside, buffer.getvalue())
-        else:
-            beside.unlink(missing_ok=True)  # an earlier record's
-        path = self.trials / f"{record.id}.json"
-        write(path, record.to_json().encode())
-        return path
+    def save(self, record: Record, arrays: Arrays | None = None, weights: bytes = b"") -> Record:
+        """Writes a record with what belongs beside it.
+
+        Args:
+            record: what was found.
+            arrays: per-example arrays; None leaves those that the record names already.
+            weights: trained weights, as they are to be read back; empty leaves those that the record names already.
+
+        Returns:
+            The record as it was written: it names its files.
+        """
+        beside = {"arrays": b"" if arrays is None else _archive(arrays), "weights": weights}
+        for name, content in beside.items():
+            if content:
+                named: dict[str, Any] = {name: hashlib.sha256(content).hexdigest()}
+                record = replace(record, learned=replace(record.learned, **named))
+                write(self._beside(record, name), content)
+        write(self.path(record.id), record.to_json().encode())
+        ours = {self.path(record.id), *(self._beside(record, name) for name in beside)}
+        for path in self.trials.glob(f"{record.id}.*"):
+            if path not in ours:
+                path.unlink(missing_ok=True)  # an earlier record's
+        return record
 
     def load(self) -> Contents:
         """All records; a file that is none is reported and passed over."""
@@ -74,24 +100,75 @@ class Store:
                 contents.records[record.id] = record
         return contents
 
-    def arrays(self, trial_id: str) -> dict[str, NDArray[Any]]:
-        """The per-example arrays of a trial; empty if it has none."""
-        path = self.trials / f"{trial_id}.npz"
-        if not path.exists():
+    def find(self, trial_id: str) -> Record:
+        """One record.
+
+        Raises:
+            OSError: if there is none.
+            ValueError: if the file is none.
+        """
+        return Record.from_json(self.path(trial_id).read_text(encoding="utf-8"))
+
+    def path(self, trial_id: str) -> Path:
+        """The file of a record."""
+        return self.trials / f"{trial_id}.json"
+
+    def arrays(self, record: Record) -> dict[str, NDArray[Any]]:
+        """The per-example arrays of a record; empty if it has none.
+
+        Raises:
+            ValueError: if the file is missing, or not the one that the record was written with.
+        """
+        content = self._read(record, "arrays")
+        if not content:
             return {}
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return dict(archive)
+
+    def weights(self, record: Record) -> bytes:
+        """The trained weights of a record; empty if none were kept.
+
+        Raises:
+            ValueError: if the file is missing, or not the one that the record was written with.
+        """
+        return self._read(record, "weights")
+
+    def _beside(self, record: Record, name: str) -> Path:
+        """The file with arrays or weights that a record names; before schema 4 arrays had no hash in their name."""
+        digest = getattr(record.learned, name)
+        suffix = {"arrays": "npz", "weights": "pt"}[name]
+        return self.trials / (f"{record.id}.{digest[:16]}.{suffix}" if digest else f"{record.id}.{suffix}")
+
+    def _read(self, record: Record, name: str) -> bytes:
+        path, digest = self._beside(record, name), getattr(record.learned, name)
+        if not digest and not path.exists():
+            return b""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}; the record names it") from error
+        if digest and hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError(f"{path} is not the file that the record was written with")
+        return content
+
+
+def _archive(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    if arrays:
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a file in one step: a reader never sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    """Writes a file in one step, as readable as the umask says: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}.tmp")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from suites.measuring.circumstance import allowed_cores, describe
-from suites.measuring.energy import WORLD, Electricity, idle_power
+from suites.measuring.energy import idle_power
 from suites.measuring.sharing import Share
 from suites.records.record import Record, question_id
-from suites.records.store import Arrays, Store
-from suites.sweep.planning import Rerun, Trial, is_stale, todo
+from suites.records.store import Entry, Store
+from suites.sweep.planning import Job, Rerun, circumstance_of, is_stale, todo
 from suites.sweep.progress import Progress, duration
-from suites.sweep.trial import run_trial
+from suites.sweep.trial import Trial
 
 POLL_S = 0.5
 
@@ -47,62 +47,83 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one trial, and how long it took."""
+    """What became of one job, and how long it took."""
 
     record: Record
     seconds: float
 
 
-Work = Callable[[Trial, Share], Attempt]
+Do = Callable[[Any, dict[str, Any], Share], Entry]
+"""Does a job, told the circumstance and its share of the machine; a function of a module, for workers to find."""
+
+Work = Callable[[Job, Share], Attempt]
 
 
 def run(
-    trials: Sequence[Trial],
+    jobs: Sequence[Job],
+    do: Do,
     store: Store,
+    *,
+    device: str = "cpu",
     rerun: Rerun = "failed",
-    jobs: int = 1,
-    electricity: Electricity = WORLD,
+    workers: int = 1,
+    watch_idle: bool = True,
+    replace_by_failure: bool = True,
 ) -> Outcome:
-    """Runs what is missing of some trials and stores a record of each, failed ones included.
+    """Does what is missing of some jobs and stores a record of each, failed ones included.
 
-    A trial that raises does not end the sweep. The number of workers changes no number: a trial trains on the threads
-    of its recipe, and has the machine alone while it is timed.
+    A job that raises does not end the sweep. The number of workers changes no number: a trial trains on the threads of
+    its recipe, and has the machine alone while it is timed.
 
     Args:
-        trials: what is wanted.
+        jobs: what is wanted.
+        do: how.
         store: the results folder.
+        device: where, as torch names it.
         rerun: which records to make anew (``suites.sweep.planning.todo``).
-        jobs: trials at a time.
-        electricity: what the emissions of the trials that run now are computed with.
+        workers: jobs at a time.
+        watch_idle: first measure the power of the idle machine, which energy above idle is counted from.
+        replace_by_failure: whether a record that is there gives way to that of a failure.
 
     Raises:
         BrokenExecutor: if a worker was killed.
     """
     # Once, before anything runs: this is the code that will run, whatever is edited meanwhile.
     with Share():  # it may compile the kernel
-        circumstance = describe(trials[0].device)
+        circumstance = describe(device)
     known = store.load().records
-    ids = [question_id(trial.question()) for trial in trials]
-    missing = [trial for trial, key in zip(trials, ids, strict=True) if todo(key, known, rerun, circumstance)]
-    if any(not trial.tuning for trial in missing):
+    ids = [question_id(job.question()) for job in jobs]
+    missing = [job for job in jobs if todo(job, known, rerun, circumstance)]
+    if missing and watch_idle:
         with Share().alone():
-            circumstance |= {"idle_power": idle_power(IDLE_S, trials[0].device)}
+            circumstance |= {"idle_power": idle_power(IDLE_S, device)}
+    for job in missing:
+        circumstance_of(job, circumstance)  # hashes the code now
+    failed = {}
     with Progress(len(missing)) as progress:
-        jobs = min(jobs, len(missing))
-        run_all = _in_workers if jobs > 1 else _here
-        for trial, attempt in run_all(missing, jobs, progress, partial(_attempt, store, circumstance, electricity)):
-            known[attempt.record.id] = attempt.record
-            progress.end(trial.title, f"{_result(attempt.record)}, {duration(attempt.seconds)}")
-    wanted = [(trial, known[key]) for trial, key in zip(trials, ids, strict=True)]
+        workers = min(workers, len(missing))
+        run_all = _in_workers if workers > 1 else _here
+        work = partial(_attempt, do, store, circumstance, replace_by_failure=replace_by_failure)
+        for job, attempt in run_all(missing, workers, progress, work):
+            if attempt.record.status == "failed":
+                failed[attempt.record.id] = attempt.record
+            if attempt.record.status == "done" or replace_by_failure:
+                known[attempt.record.id] = attempt.record
+            progress.end(job.title, f"{_result(attempt.record)}, {duration(attempt.seconds)}")
+    wanted = [(job, known[key]) for job, key in zip(jobs, ids, strict=True)]
     return Outcome(
         ran=len(missing),
-        reused=len(trials) - len(missing),
-        stale=sum(is_stale(record, circumstance) for _, record in wanted),
-        failed=[f"{trial.title}: {record.error}" for trial, record in wanted if record.status == "failed"],
+        reused=len(jobs) - len(missing),
+        stale=sum(is_stale(record, circumstance_of(job, circumstance)) for job, record in wanted),
+        failed=[
+            f"{job.title}: {(failed.get(record.id) or record).error}"
+            for job, record in wanted
+            if record.id in failed or record.status == "failed"
+        ],
     )
 
 
-def default_jobs(trials: Sequence[Trial]) -> int:
+def default_workers(trials: Sequence[Trial]) -> int:
     """As many trials at a time as the allowed cores have threads for; one on a GPU, and where nothing can be locked."""
     if sys.platform == "win32" or any(trial.device != "cpu" for trial in trials):
         return 1
@@ -111,43 +132,46 @@ def default_jobs(trials: Sequence[Trial]) -> int:
 
 
 def _attempt(
-    store: Store, circumstance: dict[str, Any], electricity: Electricity, trial: Trial, share: Share
+    do: Do, store: Store, circumstance: dict[str, Any], job: Job, share: Share, *, replace_by_failure: bool
 ) -> Attempt:
-    """Runs one trial and stores its record; whatever it raises becomes a failed record."""
+    """Does one job and stores its record; whatever it raises becomes a failed record."""
     start = time.monotonic()
-    ours = circumstance | {"start_time": datetime.now(UTC).isoformat(timespec="seconds")}
-    arrays: Arrays = {}
+    ours = circumstance_of(job, circumstance) | {"start_time": datetime.now(UTC).isoformat(timespec="seconds")}
     try:
-        record, arrays = run_trial(trial, ours, electricity, share)
+        record, arrays, weights = do(job, ours, share)
     except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
         ours |= {"traceback": "".join(traceback.format_exception(error))}
-        record = Record(question=trial.question(), status="failed", error=message, circumstance=ours)
-    store.save(record, arrays)
+        record = Record(question=job.question(), status="failed", error=message, circumstance=ours)
+        if replace_by_failure:
+            store.save(record)
+    else:
+        record = store.save(record, arrays, weights)
     return Attempt(record, time.monotonic() - start)
 
 
 def _result(record: Record) -> str:
     if record.status == "failed":
         return f"failed, {record.error}"
-    key = "accuracy" if "accuracy" in record.metrics else "validation_accuracy"  # all that a tuning trial has
-    return f"{key.replace('_', ' ')} {record.metrics[key]:.4f}"
+    # A tuning trial has the second alone, a measurement of the layer neither.
+    known = [key for key in ("accuracy", "validation_accuracy") if key in record.metrics]
+    return f"{known[0].replace('_', ' ')} {record.metrics[known[0]]:.4f}" if known else "measured"
 
 
-def _here(trials: Sequence[Trial], _: int, progress: Progress, work: Work) -> Iterator[tuple[Trial, Attempt]]:
-    for trial in trials:
+def _here(jobs: Sequence[Job], _: int, progress: Progress, work: Work) -> Iterator[tuple[Job, Attempt]]:
+    for job in jobs:
         with Share(lambda share: progress.show([share])) as share:
-            attempt = work(trial, share)
-        yield trial, attempt
+            attempt = work(job, share)
+        yield job, attempt
 
 
-def _in_workers(trials: Sequence[Trial], jobs: int, progress: Progress, work: Work) -> Iterator[tuple[Trial, Attempt]]:
+def _in_workers(jobs: Sequence[Job], workers: int, progress: Progress, work: Work) -> Iterator[tuple[Job, Attempt]]:
     # Spawned, not forked: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    shares = context.Array("d", len(trials), lock=False)  # a worker that is killed must not keep it from the others
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(shares,))
+    shares = context.Array("d", len(jobs), lock=False)  # a worker that is killed must not keep it from the others
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(shares,))
     try:
-        running = {pool.submit(_in_worker, work, trial, index): trial for index, trial in enumerate(trials)}
+        running = {pool.submit(_in_worker, work, job, index): job for index, job in enumerate(jobs)}
         while running:
             for future in wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
@@ -166,9 +190,9 @@ def _start_worker(shares: "Array[c_double]") -> None:
     _shares = shares
 
 
-def _in_worker(work: Work, trial: Trial, index: int) -> Attempt:
+def _in_worker(work: Work, job: Job, index: int) -> Attempt:
     with Share(lambda share: _shares.__setitem__(index, share)) as share:
-        attempt = work(trial, share)
+        attempt = work(job, share)
         share.report(0)
         return attempt
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -11,10 +11,11 @@ from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gated_layer import Execution
 from budgetformer.method import Method
 from budgetformer.surgery import check_execution
-from suites.data.splits import load_splits
-from suites.definitions.catalog import Sizes, Suite, TaskUse
-from suites.definitions.registry import find_method, label, source_of
-from suites.records.record import PROTOCOL, Record
+from suites.definitions.registry import find_method
+from suites.definitions.sources import fingerprint, source_of
+from suites.definitions.suite import Sizes, Suite
+from suites.records.record import Record, question_id
+from suites.sweep.trial import Trial
 from suites.training.evaluate import check_gates
 
 Rerun = Literal["never", "failed", "stale", "always"]
@@ -42,59 +43,6 @@ class Options:
     device: str = "cpu"
     execution: str = Execution.AUTO
     deterministic: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One training run and all that is measured on it.
-
-    Attributes:
-        source: hash of the file of a method from outside this project, as it was when the trial was planned.
-        lr_scale: a factor on the recipe's peak learning rate.
-        tuning: only the validation accuracy is wanted, to choose ``lr_scale``; the test split is not looked at.
-    """
-
-    task: TaskUse
-    sizes: Sizes
-    method: Method
-    seed: int
-    device: str
-    execution: str
-    deterministic: bool
-    source: str | None = None
-    lr_scale: float = 1.0
-    tuning: bool = False
-
-    @property
-    def title(self) -> str:
-        return f"{self.task.name}, {label(self.method, self.lr_scale)}, seed {self.seed}"
-
-    def question(self) -> dict[str, Any]:
-        """All that determines the result; its hash is the trial's id.
-
-        ``source``, ``lr_scale`` and ``tuning`` are in it only where they say something, so that a trial without them
-        has the id that it had before they were known.
-        """
-        splits = load_splits(self.task.name, self.task.train_limit, self.task.test_limit)
-        task = asdict(self.task)
-        recipe = task.pop("recipe")
-        method: dict[str, Any] = {"name": self.method.name, "label": label(self.method, self.lr_scale)}
-        method["params"] = self.method.params
-        if self.source is not None:
-            method["source"] = self.source
-        if self.lr_scale != 1:
-            method["lr_scale"] = self.lr_scale
-        return {
-            "protocol": PROTOCOL,
-            "task": task | {"fingerprint": splits.fingerprint, "rows": splits.rows},
-            "encoder": asdict(self.sizes),
-            "recipe": recipe,
-            "method": method,
-            "seed": self.seed,
-            "device": self.device,
-            "execution": self.execution,
-            "deterministic": self.deterministic,
-        } | ({"tuning": True} if self.tuning else {})
 
 
 def make_plan(suite: Suite, options: Options) -> list[Trial]:
@@ -134,23 +82,47 @@ def make_plan(suite: Suite, options: Options) -> list[Trial]:
     ]
 
 
-def todo(trial_id: str, known: dict[str, Record], rerun: Rerun, circumstance: dict[str, Any]) -> bool:
-    """Whether a trial is to be run, given the records that are there.
+class Job(Protocol):
+    """Something that is run once and leaves one record: a trial, or a measurement of the layer itself."""
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The code that can move its numbers, with all that it imports."""
+
+    def question(self) -> dict[str, Any]:
+        """All that determines the result; its hash is the id."""
+
+
+def circumstance_of(job: Job, circumstance: dict[str, Any]) -> dict[str, Any]:
+    """A circumstance with the fingerprint of the code that a job's numbers depend on."""
+    return circumstance | {"code_fingerprint": fingerprint(job.modules)}
+
+
+def todo(job: Job, known: dict[str, Record], rerun: Rerun, circumstance: dict[str, Any]) -> bool:
+    """Whether a job is to be run, given the records that are there.
 
     ``never`` runs what has no record, ``failed`` also what failed, ``stale`` also what other source code or versions
     made, and ``always`` everything.
     """
-    record = known.get(trial_id)
+    record = known.get(question_id(job.question()))
     if record is None or rerun == "always":
         return True
     if record.status == "failed":
         return rerun != "never"
-    return rerun == "stale" and is_stale(record, circumstance)
+    return rerun == "stale" and is_stale(record, circumstance_of(job, circumstance))
 
 
 def is_stale(record: Record, circumstance: dict[str, Any]) -> bool:
-    """Whether a record was made by other source code, or other versions of what it builds on, than a circumstance."""
-    return any(record.circumstance.get(key) != circumstance[key] for key in ("code_fingerprint", "versions"))
+    """Whether a record was made by other code, by other versions of what it builds on, or by another kernel."""
+    return any(
+        made_in.get(key) != circumstance[key]
+        for made_in in (record.circumstance, record.measured_in)
+        for key in ("code_fingerprint", "versions", "kernel")
+    )
 
 
 def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
@@ -158,7 +130,7 @@ def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:
         return (*suite.methods, *(method() for method in options.plugins))
     chosen: list[Method] = []
     for name in dict.fromkeys(options.methods):
-        of_suite = [method for method in suite.methods if name in (method.name, label(method))]
+        of_suite = [method for method in suite.methods if name in (method.name, method.label)]
         chosen += of_suite or [find_method(name)()]
     return tuple(chosen)
 
@@ -167,7 +139,7 @@ def _check(method: Method, sizes: Sizes, execution: str) -> None:
     """Lets a method show that it fits the encoder and the execution, before hours of other trials have run."""
     spec = EncoderSpec(vocab_size=2, num_classes=2, max_length=2, **asdict(sizes))
     tokens_BT, mask_BT = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.bool)
-    name = label(method)
+    name = method.label
     try:
         json.dumps(method.params, allow_nan=False)
         model = Encoder(spec, method.gates(spec, torch.Generator().manual_seed(0)))

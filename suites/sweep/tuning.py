@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from suites.definitions.catalog import Suite
-from suites.definitions.registry import label
+from suites.definitions.suite import Suite
 from suites.records.record import Record, question_id
 from suites.records.store import write
-from suites.sweep.planning import Options, Trial, make_plan
+from suites.sweep.planning import Options, make_plan
+from suites.sweep.trial import Trial
 
 TUNING_SEED = 1_000_003
 """No suite uses it: no weights or batches of a search come back in what it is for."""
@@ -79,7 +79,7 @@ def choices(trials: Sequence[Trial], records: Mapping[str, Record]) -> list[Choi
     found: dict[tuple[str, str], dict[float, float | None]] = {}
     for trial in trials:
         record = records[question_id(trial.question())]
-        accuracies = found.setdefault((trial.task.name, label(trial.method)), {})
+        accuracies = found.setdefault((trial.task.name, trial.method.label), {})
         accuracies[trial.lr_scale] = record.metrics.get("validation_accuracy")
     return [Choice(task, method, accuracies) for (task, method), accuracies in found.items()]
 
@@ -133,7 +133,7 @@ def with_factors(trials: Sequence[Trial], factors: Factors) -> tuple[list[Trial]
     scaled, unknown = [], []
     for trial in trials:
         of_task = factors.get(trial.task.name)
-        method = label(trial.method)
+        method = trial.method.label
         if of_task is None:
             unknown.append(trial.task.name)
         elif method not in of_task:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from budgetformer.importance import LabelledBatch
 from budgetformer.method import Method
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.definitions.recipe import Recipe
-from suites.definitions.registry import METHODS, label
+from suites.definitions.registry import METHODS
 from suites.training.loop import train
 from suites.training.model import build_model
 from suites.training.seeding import Streams
@@ -85,7 +86,7 @@ def full() -> tuple[Encoder, list[dict[str, float]], list[Any]]:
     return train_once(FullMHA())
 
 
-@pytest.mark.parametrize("method", [method() for method in METHODS.values()], ids=label)
+@pytest.mark.parametrize("method", [method() for method in METHODS.values()], ids=attrgetter("label"))
 def test_every_method_is_trained_on_the_same_batches(method: Method, full: tuple[Any, Any, list[Any]]) -> None:
     seen = train_once(method)[2]
     assert len(seen) == 12
@@ -111,7 +112,7 @@ def test_another_seed_has_another_order(full: tuple[Any, Any, list[Any]]) -> Non
         MixtureOfHeads(s=1.0, weights="unit", balance_weight=0.0),
         BudgetFormer(gate="straight-through", reweighting="unit", fixed_s=1.0, learned_relevance=False),
     ],
-    ids=label,
+    ids=attrgetter("label"),
 )
 def test_methods_that_keep_all_heads_train_as_full_attention_does(
     method: Method, full: tuple[Encoder, list[dict[str, float]], Any]
@@ -127,7 +128,7 @@ def test_methods_that_keep_all_heads_train_as_full_attention_does(
         torch.testing.assert_close(ours[name], parameter, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", [method() for method in METHODS.values()], ids=label)
+@pytest.mark.parametrize("method", [method() for method in METHODS.values()], ids=attrgetter("label"))
 def test_the_same_seed_trains_the_same_model(method: Method) -> None:
     (first, history, _), (second, again, _) = train_once(method), train_once(method)
     assert history == again

@@ -581,6 +581,37 @@ def test_other_executions_are_a_break_in_the_graph(execution: str) -> None:
         compile_case(case, execution, fullgraph=True)
 
 
+@pytest.mark.parametrize("execution", ["auto", "masked"])
+def test_a_layer_can_be_exported_for_batches_of_any_size(execution: str) -> None:
+    case = make_case()
+    layer, x_BTD, gates_BH, _ = case
+    assert gates_BH is not None
+
+    class Exported(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x_BTD: Tensor, gates_BH: Tensor) -> Tensor:
+            out_BTD: Tensor = layer(x_BTD, gates_BH, None, execution)
+            return out_BTD
+
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        Exported(), (x_BTD, gates_BH), dynamic_shapes={"x_BTD": {0: batch}, "gates_BH": {0: batch}}
+    )
+    for rows in (len(x_BTD), 2):
+        expected = layer(x_BTD[:rows], gates_BH[:rows], None, "masked")
+        assert_same(program.module()(x_BTD[:rows], gates_BH[:rows]), expected)
+
+
+@pytest.mark.parametrize("execution", ["gathered", "compiled"])
+def test_what_cannot_be_exported_says_so(execution: str) -> None:
+    case = make_case()
+    with pytest.raises(ValueError, match=f"^execution {execution} cannot be exported"):
+        torch.export.export(case.layer, (case.x_BTD, case.gates_BH, None, execution))
+
+
 @pytest.mark.integration
 # Inductor itself still uses what this warns of.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is:DeprecationWarning")

@@ -1,12 +1,13 @@
 """More of what every method must hold to: see tests/test_contract.py, whose methods and models these are."""
 
+from operator import attrgetter
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from baselines.full_mha import FullMHA
 from budgetformer.method import Method
-from suites.definitions.registry import label
 from suites.training.model import build_model
 from suites.training.seeding import Streams
 from tests.test_contract import BATCH, PER_INPUT, SPEC, VARIANTS, every_method, make_model, run
@@ -80,7 +81,7 @@ def test_queries_values_and_their_biases_learn() -> None:
         assert grad_H3K[:, 1].abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("method", [each for each in VARIANTS if each not in PER_INPUT], ids=label)
+@pytest.mark.parametrize("method", [each for each in VARIANTS if each not in PER_INPUT], ids=attrgetter("label"))
 @pytest.mark.parametrize("execution", ["auto", "sliced"])
 def test_weights_of_a_sliced_model_are_of_kept_heads_alone(method: Method, execution: str) -> None:
     final = method.for_inference(make_model(method), execution)

@@ -1,9 +1,11 @@
 """Records to report on."""
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from suites.records.record import Record
+from suites.records.metrics import LEARNED, TIMED
+from suites.records.record import Learned, Record, Timed
 from suites.records.store import Store
 
 METRICS: dict[str, Any] = {
@@ -77,9 +79,8 @@ def record(
         },
         status="failed" if error else "done",
         error=error,
-        metrics={} if error else METRICS | metrics,
-        execution="" if error else execution,
-        energy={} if error else energy(source),
+        learned=Learned() if error else Learned(metrics=_of(LEARNED, METRICS | metrics), execution=execution),
+        timed=Timed() if error else Timed(metrics=_of(TIMED, METRICS | metrics), energy=energy(source)),
         circumstance={
             "machine_id": machine,
             "cpu_model": "A CPU",
@@ -92,6 +93,10 @@ def record(
             "code_fingerprint": "fedcba9876543210",
         },
     )
+
+
+def _of(part: Container[str], metrics: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metrics.items() if key in part}
 
 
 def stored(folder: Path, *records: Record) -> Path:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from reports.load import load
-from suites.records.record import METRICS
+from suites.records.metrics import METRICS
 from tests.reports.records import record, stored
 
 

@@ -13,7 +13,7 @@ from suites.__main__ import main, make_parser
 from suites.commands.arguments import seeds
 from suites.data.splits import load_splits
 from suites.definitions.catalog import SUITES
-from suites.measuring.circumstance import ROOT
+from suites.definitions.sources import ROOT
 from suites.measuring.energy import Electricity, electricity_of
 from suites.records.store import Store
 
@@ -209,4 +209,4 @@ def test_workers_run_a_plugin_from_elsewhere_and_the_tables_show_it(tmp_path: Pa
     ours = records["first-heads"]
     assert ours.question["method"]["source"] == hashlib.sha256(PLUGIN.encode()).hexdigest()[:16]
     assert ours.metrics["heads_executed"] == 2 / 8
-    assert ours.execution == "sliced"
+    assert ours.learned.execution == "sliced"

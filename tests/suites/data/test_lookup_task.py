@@ -14,12 +14,12 @@ from suites.data.lookup_task import read_lookup
 from suites.data.splits import load_splits
 from suites.data.tasks import find_task
 from suites.data.tokenizing import encode_task, train_tokenizer
-from suites.definitions.catalog import LOOKUP, Sizes
-from suites.sweep.planning import Trial
-from suites.sweep.trial import encoder_spec, load
+from suites.definitions.catalog import LOOKUP
+from suites.definitions.suite import Sizes
+from suites.sweep.stages import data_of, new_model
+from suites.sweep.trial import Trial
 from suites.training.evaluate import evaluate
 from suites.training.loop import train
-from suites.training.model import build_model
 from suites.training.seeding import Streams
 
 ROWS = find_task("lookup").rows()
@@ -110,7 +110,7 @@ def test_only_attention_solves_it(method: Method, least: float, most: float) -> 
     trial = Trial(
         task=LOOKUP, sizes=Sizes(), method=method, seed=0, device="cpu", execution="auto", deterministic=False
     )
-    data, streams = load(trial), Streams("lookup", 0)
-    model = build_model(encoder_spec(trial, data), method, streams)
+    data, streams = data_of(trial), Streams("lookup", 0)
+    model = new_model(trial)
     train(model, method, data, recipe=LOOKUP.recipe, streams=streams, on_step=lambda *_: None)
     assert least <= evaluate(method.for_inference(model), data.test).accuracy <= most

@@ -9,7 +9,7 @@ import pytest
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.controller import GateFormula, Reweighting
 from suites.definitions.catalog import FRACTIONS, SUITES
-from suites.definitions.registry import METHODS, label
+from suites.definitions.registry import METHODS
 
 NOT_VARIED = {"noise_end", "target_weight", "target_cooldown"}
 """Fields of BudgetFormer that no ablation changes: the first is 0 so that training ends as inference begins, and the
@@ -44,5 +44,5 @@ def test_every_method_is_in_a_suite() -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_no_method_comes_twice(name: str) -> None:
-    labels = [label(method) for method in SUITES[name]().methods]
+    labels = [method.label for method in SUITES[name]().methods]
     assert len(set(labels)) == len(labels)

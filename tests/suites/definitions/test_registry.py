@@ -17,7 +17,8 @@ from budgetformer.adaptive import BudgetFormer
 from budgetformer.method import Method
 from suites.__main__ import main
 from suites.definitions import registry
-from suites.definitions.registry import METHODS, find_method, known_methods, label, load_plugin, source_of
+from suites.definitions.registry import METHODS, find_method, known_methods, load_plugin
+from suites.definitions.sources import source_of
 
 PLUGIN = '''
 from dataclasses import dataclass
@@ -64,11 +65,9 @@ def test_the_names_in_the_registry_are_those_of_the_classes() -> None:
 
 
 def test_labels_name_what_is_not_a_default() -> None:
-    assert label(RandomK()) == "random-k"
-    assert label(RandomK(s=0.5)) == "random-k(s=0.5)"
-    assert label(BudgetFormer(gate="s*p", min_heads=1)) == "budgetformer(gate=s*p, min_heads=1)"
-    assert label(RandomK(), 2.0) == "random-k(lr x2)"
-    assert label(RandomK(s=0.5), 4**-0.5 / 3) == "random-k(s=0.5, lr x0.167)"
+    assert RandomK().label == "random-k"
+    assert RandomK(s=0.5).label == "random-k(s=0.5)"
+    assert BudgetFormer(gate="s*p", min_heads=1).label == "budgetformer(gate=s*p, min_heads=1)"
 
 
 @dataclass(frozen=True, kw_only=True)

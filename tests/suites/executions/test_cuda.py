@@ -18,11 +18,11 @@ from torch import Tensor
 from baselines.full_mha import FullMHA
 from budgetformer.adaptive import BudgetFormer
 from budgetformer.execution import EXECUTIONS, masked
+from suites.definitions.sources import ROOT
 from suites.executions import cuda as gpu
 from suites.executions import grid
 from suites.executions.cuda import Extent, Job, by_events, lookup_task, main, telling_first, time_cell, train_one, until
 from suites.executions.grid import CUDA_SHAPES, Bench, Cell, Shape, cells, prepare
-from suites.measuring.circumstance import ROOT
 
 SHAPE = Shape(4, 8, 16, 2)
 CELLS = [Cell(SHAPE, 0.5, "random"), Cell(SHAPE, 1.0, "random")]

@@ -13,7 +13,6 @@ from suites.measuring import circumstance as environment
 from suites.measuring.circumstance import (
     allowed_cores,
     clocks,
-    code_fingerprint,
     describe,
     deterministic_flags,
     machine_id,
@@ -25,7 +24,7 @@ def test_a_description_survives_json_and_has_every_key() -> None:
     description = describe("cpu")
     assert json.loads(json.dumps(description)) == description
     assert description.keys() == {
-        *("commit", "dirty", "code_fingerprint", "versions", "os", "device", "cpu_model", "cores", "memory_bytes"),
+        *("commit", "dirty", "versions", "os", "device", "cpu_model", "cores", "memory_bytes"),
         *("gpu", "clocks", "kernel", "threads", "deterministic", "deterministic_flags", "machine_id"),
     }
     assert description["versions"]["torch"] == torch.__version__
@@ -116,21 +115,6 @@ def test_another_projects_checkout_around_this_one_does_not_count(
     (tmp_path / "ours").mkdir()
     monkeypatch.setattr(environment, "ROOT", (tmp_path / "ours").resolve())
     assert describe("cpu")["commit"] is None
-
-
-def test_the_fingerprint_follows_names_and_contents(tmp_path: Path) -> None:
-    for package in ("budgetformer", "baselines", "suites", "tests"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "a.py").write_text(package)
-    first = code_fingerprint(tmp_path)
-    assert len(first) == 64
-    (tmp_path / "tests" / "a.py").write_text("changed")
-    (tmp_path / "suites" / "notes.txt").write_text("changed")
-    assert code_fingerprint(tmp_path) == first
-    (tmp_path / "suites" / "a.py").rename(tmp_path / "suites" / "b.py")
-    renamed = code_fingerprint(tmp_path)
-    (tmp_path / "suites" / "b.py").write_text("changed")
-    assert len({first, renamed, code_fingerprint(tmp_path)}) == 3
 
 
 HARDWARE: dict[str, Any] = {"cpu_model": "c", "cores": 2, "memory_bytes": 8 * 2**30, "gpu": None}

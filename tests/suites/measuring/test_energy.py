@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from suites.definitions.sources import ROOT
 from suites.measuring import energy
-from suites.measuring.circumstance import ROOT
 from suites.measuring.energy import WORLD, Electricity, Energy, EnergyMeter, electricity_of, idle_power
 from tests.suites.measuring.nvml import FORMS, UUIDS, fail, host
 

@@ -1,12 +1,13 @@
 """Whole trials on a small cut of real text."""
 
-import json
 import os
 import signal
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,15 +21,20 @@ from budgetformer.adaptive import BudgetFormer
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gates import ConstantGates, RandomHeads
 from budgetformer.method import Method
-from suites.definitions.catalog import CORE, Sizes, Suite, TaskUse
+from suites.definitions.catalog import CORE
 from suites.definitions.recipe import Recipe
 from suites.definitions.registry import METHODS
+from suites.definitions.suite import Sizes, Suite, TaskUse
 from suites.measuring.controls import CONTROLS
+from suites.measuring.energy import WORLD
 from suites.records import formulas
-from suites.records.record import METRICS, Record
+from suites.records.metrics import METRICS
+from suites.records.record import Record
 from suites.records.store import Store
-from suites.sweep.engine import run
-from suites.sweep.planning import Options, Trial, make_plan
+from suites.sweep import engine
+from suites.sweep.planning import Options, make_plan
+from suites.sweep.stages import measure_again, run_trial
+from suites.sweep.trial import Trial
 
 TASK = TaskUse(
     name="bbc-topics",
@@ -83,14 +89,18 @@ def plan(*methods: Method) -> list[Trial]:
 
 
 def measure_hardly_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("suites.sweep.trial.WINDOW_S", 0.0)
+    monkeypatch.setattr("suites.measuring.consumption.WINDOW_S", 0.0)
     monkeypatch.setattr("suites.sweep.engine.IDLE_S", 0.0)
     monkeypatch.setattr("suites.measuring.latency.DISTINCT_SINGLES", 1)
     monkeypatch.setattr("suites.measuring.latency.DISTINCT_BATCHES", 1)
     monkeypatch.setattr("suites.measuring.latency.B1_PASSES", (2, 2))
     monkeypatch.setattr("suites.measuring.latency.B32_PASSES", (2, 2))
     nothing = dict.fromkeys(("memory_inference_bytes", "memory_training_bytes"))
-    monkeypatch.setattr("suites.sweep.trial.measure_footprint", lambda *_, **__: nothing)
+    monkeypatch.setattr("suites.sweep.stages.measure_footprint", lambda *_, **__: nothing)
+
+
+def run(trials: Sequence[Trial], store: Store, **options: Any) -> engine.Outcome:
+    return engine.run(trials, partial(run_trial, electricity=WORLD), store, **options)
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +124,6 @@ CONSTANT = (
 @pytest.fixture(scope="module")
 def records(store: Store) -> dict[str, Record]:
     return {record.method: record for record in store.load().records.values()}
-
-
-UNTIMED = [
-    key for key, metric in METRICS.items() if metric.unit not in ("s", "ratio", "kWh", "gCO2e", "input/s", "bytes")
-]
 
 
 def test_every_metric_is_there_for_every_method(records: dict[str, Record]) -> None:
@@ -148,7 +153,7 @@ def test_layers_of_two_kinds_run_each_in_its_way(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert run(plan(Mixed()), store).failed == []
     (record,) = store.load().records.values()
-    assert record.execution == "gathered+sliced"
+    assert record.learned.execution == "gathered+sliced"
     assert record.metrics["heads_executed_per_layer"] == [0.5, 0.25]
     assert record.metrics["accuracy_shuffled"] is not None
 
@@ -159,7 +164,7 @@ def test_a_choice_per_input_is_tried_without_it(records: dict[str, Record], stor
         "random-k", "mixture-of-heads", "budgetformer", "budgetformer-st",
     }  # fmt: skip
     for name, record in records.items():
-        arrays = store.arrays(record.id)
+        arrays = store.arrays(record)
         for control in CONTROLS:
             accuracy = record.metrics[f"accuracy_{control}"]
             if control != "mean_k":
@@ -190,9 +195,9 @@ def compare(again: Store, store: Store, records: dict[str, Record]) -> None:
             continue
         first = records[record.method]
         assert key == first.id
-        assert record.history == first.history
-        assert {name: record.metrics[name] for name in UNTIMED} == {name: first.metrics[name] for name in UNTIMED}
-        arrays, before = again.arrays(key), store.arrays(key)
+        assert record.learned.history == first.learned.history
+        assert record.learned.metrics == first.learned.metrics
+        arrays, before = again.arrays(record), store.arrays(first)
         assert arrays.keys() == before.keys()
         assert all(np.array_equal(arrays[name], before[name]) for name in arrays)
 
@@ -209,7 +214,7 @@ def test_two_workers_give_the_same_numbers_and_go_on_after_a_failure(
     store: Store, records: dict[str, Record], tmp_path: Path
 ) -> None:
     again = Store(tmp_path)
-    outcome = run(plan(Broken(), BudgetFormer(), RandomK()), again, jobs=2)
+    outcome = run(plan(Broken(), BudgetFormer(), RandomK()), again, workers=2)
     assert outcome.ran == 3
     assert outcome.failed == ["bbc-topics, broken, seed 0: RuntimeError: out of order"]
     assert len(again.load().records) == 3
@@ -217,7 +222,7 @@ def test_two_workers_give_the_same_numbers_and_go_on_after_a_failure(
 
 
 def test_executions_are_what_each_method_allows(records: dict[str, Record]) -> None:
-    assert {name: record.execution for name, record in records.items()} == {
+    assert {name: record.learned.execution for name, record in records.items()} == {
         "full-mha": "dense",
         "no-attention": "sliced",
         "random-k": "gathered",
@@ -261,7 +266,7 @@ def test_what_ran_agrees_with_the_closed_forms(records: dict[str, Record]) -> No
 
 def test_arrays_hold_every_test_input(store: Store, records: dict[str, Record]) -> None:
     for record in records.values():
-        arrays = store.arrays(record.id)
+        arrays = store.arrays(record)
         assert {len(array) for array in arrays.values()} == {45}
         assert float((arrays["prediction"] == arrays["label"]).mean()) == record.metrics["accuracy"]
         assert arrays["k"].mean() / 4 == pytest.approx(record.metrics["heads_executed"])
@@ -273,12 +278,12 @@ def test_arrays_hold_every_test_input(store: Store, records: dict[str, Record]) 
 def test_energy_says_where_it_comes_from(records: dict[str, Record]) -> None:
     for record in records.values():
         for phase in ("train", "inference"):
-            assert record.energy[phase]["intensity_source"]
-            assert record.energy[phase]["components"]["cpu"]["source"] in ("measured", "estimated", "unavailable")
+            assert record.timed.energy[phase]["intensity_source"]
+            assert record.timed.energy[phase]["components"]["cpu"]["source"] in ("measured", "estimated", "unavailable")
     for method in CORE:
         record = records[method.name]
         kwh, co2 = record.metrics["inference_energy_kwh"], record.metrics["inference_co2_g"]
-        assert co2 == pytest.approx(kwh * record.energy["inference"]["intensity_g_per_kwh"])
+        assert co2 == pytest.approx(kwh * record.timed.energy["inference"]["intensity_g_per_kwh"])
 
 
 def test_a_second_run_runs_nothing(store: Store) -> None:
@@ -298,24 +303,89 @@ def test_a_failure_is_a_record_and_the_sweep_goes_on(tmp_path: Path, capsys: pyt
     assert shown[0].startswith("[1/2] bbc-topics, broken, seed 0: failed, RuntimeError: out of order")
     assert shown[1].startswith("[2/2] bbc-topics, full-mha, seed 0: accuracy 0.")
     assert run(plan(Broken(), FullMHA()), store).ran == 1
-    assert run(plan(Broken(), FullMHA()), store, "never").ran == 0
+    assert run(plan(Broken(), FullMHA()), store, rerun="never").ran == 0
 
 
 def test_a_worker_that_is_killed_ends_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(BrokenExecutor):
-        run(plan(Broken(), Deadly()), store, jobs=2)
+        run(plan(Broken(), Deadly()), store, workers=2)
     assert not store.load().bad
 
 
-def test_other_source_code_makes_a_record_stale(store: Store, tmp_path: Path) -> None:
+def test_other_source_code_or_another_kernel_makes_a_record_stale(
+    records: dict[str, Record], store: Store, tmp_path: Path
+) -> None:
     ours = Store(tmp_path)
-    (path,) = (p for p in store.trials.glob("*.json") if '"label": "full-mha"' in p.read_text())
-    content = json.loads(path.read_text())
-    content["circumstance"]["code_fingerprint"] = "other"
-    (ours.trials / path.name).write_text(json.dumps(content))
-    outcome = run(plan(FullMHA()), ours)
-    assert (outcome.ran, outcome.stale) == (0, 1)
+    record = records["full-mha"]
+    for changed in ({}, {"code_fingerprint": "other"}, {"kernel": "another compiler"}):
+        ours.save(replace(record, circumstance=record.circumstance | changed))
+        outcome = run(plan(FullMHA()), ours)
+        assert (outcome.ran, outcome.stale) == (0, bool(changed))
+
+
+def weights_of(model: Encoder) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_kept_weights_are_measured_again_without_a_step_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    trials = plan(StaticPruning(), RandomK(), BudgetFormer())
+    kept = engine.run(trials, partial(run_trial, electricity=WORLD, keep_weights=True), store)
+    assert (kept.ran, kept.failed) == (3, [])
+    before = store.load().records
+    arrays = {key: store.arrays(record) for key, record in before.items()}
+    seen: list[list[torch.Tensor]] = []
+
+    def note(model: Encoder, *_: object, **__: object) -> dict[str, None]:
+        seen.append(weights_of(model))
+        return dict.fromkeys(("memory_inference_bytes", "memory_training_bytes"))
+
+    def train(*_: object, **__: object) -> None:
+        raise AssertionError("it trains")
+
+    monkeypatch.setattr("suites.sweep.stages.train", train)
+    monkeypatch.setattr("suites.sweep.stages.measure_footprint", note)
+    again = engine.run(
+        trials, partial(measure_again, electricity=WORLD, store=store), store, rerun="always", replace_by_failure=False
+    )
+    assert (again.ran, again.failed) == (3, [])
+    after = store.load().records
+    assert after.keys() == before.keys()
+    for key, record in after.items():
+        assert record.learned == before[key].learned
+        assert record.circumstance == before[key].circumstance
+        assert record.timed.timings != before[key].timed.timings
+        assert record.measured_in["start_time"] >= before[key].circumstance["start_time"]
+        assert all(np.array_equal(array, arrays[key][name]) for name, array in store.arrays(record).items())
+    # What was measured is what was trained: the same seed gives the same weights.
+    monkeypatch.undo()
+    measure_hardly_at_all(monkeypatch)
+    monkeypatch.setattr("suites.sweep.stages.measure_footprint", note)
+    run(trials, Store(tmp_path / "anew"))
+    restored, trained = seen[:3], seen[3:]
+    for ours, theirs in zip(restored, trained, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_measurement_that_fails_leaves_the_record_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    trials = plan(FullMHA())
+    engine.run(trials, partial(run_trial, electricity=WORLD, keep_weights=True), store)
+    before = store.load().records
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr("suites.sweep.stages.measure_latency", broken)
+    do = partial(measure_again, electricity=WORLD, store=store)
+    outcome = engine.run(trials, do, store, rerun="always", replace_by_failure=False)
+    assert outcome.failed == ["bbc-topics, full-mha, seed 0: RuntimeError: no clock"]
+    assert store.load().records == before
 
 
 @pytest.mark.usefixtures("hasty")
@@ -325,7 +395,7 @@ def test_masked_execution_saves_nothing(tmp_path: Path, records: dict[str, Recor
     run(make_plan(suite, Options(execution="masked")), store)
     (masked,) = store.load().records.values()
     sliced = records["static-pruning"]
-    assert masked.execution == "masked"
+    assert masked.learned.execution == "masked"
     assert masked.metrics["accuracy"] == sliced.metrics["accuracy"]
     assert masked.metrics["macs_executed"] == records["full-mha"].metrics["macs_executed"]
     assert masked.metrics["heads_executed"] == 0.25

@@ -13,13 +13,14 @@ from budgetformer.encoder import EncoderSpec
 from budgetformer.gates import AllHeads, Gates
 from budgetformer.method import Method
 from suites.definitions import registry
-from suites.definitions.catalog import SUITES, Sizes, find_suite
-from suites.definitions.registry import label
-from suites.records.record import Record, question_id
-from suites.sweep.planning import Options, is_stale, make_plan, todo
+from suites.definitions.catalog import SUITES, find_suite
+from suites.definitions.suite import Sizes
+from suites.records.record import Record, Status, Timed, question_id
+from suites.sweep.planning import Options, Rerun, circumstance_of, is_stale, make_plan, todo
 
 SUITE = find_suite("smoke")
-NOW = {"code_fingerprint": "now", "versions": {"torch": "2"}}
+NOW: dict[str, Any] = {"versions": {"torch": "2"}, "kernel": "a compiler"}
+(TRIAL,) = make_plan(SUITE, Options(methods=["random-k"], tasks=["bbc-topics"]))
 
 
 def test_a_plan_is_every_task_seed_and_method() -> None:
@@ -70,7 +71,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options: Options, message: st
 
 def test_the_source_is_in_the_question_of_methods_from_outside_alone() -> None:
     ours, theirs = make_plan(SUITE, Options(plugins=[Outside], tasks=["bbc-topics"]))[-2:]
-    assert ours.question()["method"].keys() == {"name", "label", "params"}
+    assert ours.question()["method"].keys() == {"name", "label", "place", "params"}
     source = theirs.question()["method"]["source"]
     assert source == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     edited = replace(theirs, source="0" * 16)
@@ -86,7 +87,7 @@ def test_an_unknown_suite_names_the_nearest() -> None:
 def test_suites_are_what_their_name_says(name: str) -> None:
     suite = find_suite(name)
     assert suite.name == name
-    labels = [label(method) for method in suite.methods]
+    labels = [method.label for method in suite.methods]
     assert labels[0] == "full-mha"
     assert len(set(labels)) == len(labels)
 
@@ -116,23 +117,32 @@ def test_the_question_changes_with_all_that_changes_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "fingerprint", "runs_under"),
+    ("status", "changed", "runs_under"),
     [
-        (None, "", {"never", "failed", "stale", "always"}),
-        ("failed", "now", {"failed", "stale", "always"}),
-        ("done", "now", {"always"}),
-        ("done", "then", {"stale", "always"}),
+        (None, {}, {"never", "failed", "stale", "always"}),
+        ("failed", {}, {"failed", "stale", "always"}),
+        ("done", {}, {"always"}),
+        ("done", {"code_fingerprint": "then"}, {"stale", "always"}),
+        ("done", {"versions": {"torch": "1"}}, {"stale", "always"}),
+        ("done", {"kernel": "another compiler"}, {"stale", "always"}),
     ],
 )
-def test_what_is_run_again(status: str | None, fingerprint: str, runs_under: set[str]) -> None:
+def test_what_is_run_again(status: Status | None, changed: dict[str, Any], runs_under: set[str]) -> None:
     known = {}
     if status:
-        question = {"task": {"name": "t"}, "method": {"label": "m"}, "seed": 0}
-        circumstance = NOW | {"code_fingerprint": fingerprint}
-        known["id"] = Record(question=question, status=status, circumstance=circumstance)  # type: ignore[arg-type]
-        assert is_stale(known["id"], NOW) is (fingerprint == "then")
-    for rerun in ("never", "failed", "stale", "always"):
-        assert todo("id", known, rerun, NOW) is (rerun in runs_under)
+        circumstance = circumstance_of(TRIAL, NOW) | changed
+        known[TRIAL.id] = Record(question=TRIAL.question(), status=status, circumstance=circumstance)
+        assert is_stale(known[TRIAL.id], circumstance_of(TRIAL, NOW)) is bool(changed)
+    reruns: tuple[Rerun, ...] = ("never", "failed", "stale", "always")
+    for rerun in reruns:
+        assert todo(TRIAL, known, rerun, NOW) is (rerun in runs_under)
+
+
+def test_a_measurement_by_other_code_makes_a_record_stale() -> None:
+    now = circumstance_of(TRIAL, NOW)
+    record = Record(question=TRIAL.question(), status="done", circumstance=now)
+    again = replace(record, timed=Timed(circumstance=now | {"code_fingerprint": "then"}))
+    assert [is_stale(each, now) for each in (record, again)] == [False, True]
 
 
 def test_a_method_refuses_the_encoder_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +155,6 @@ def test_a_method_refuses_the_encoder_before_anything_runs(monkeypatch: pytest.M
     with pytest.raises(ValueError, match="min_heads 9 is more than the 8 heads"):
         make_plan(SUITE, Options(methods=["crowded"]))
     assert Sizes().num_heads == 8
-
-
-def test_other_versions_make_a_record_stale() -> None:
-    question = {"task": {"name": "t"}, "method": {"label": "m"}, "seed": 0}
-    record = Record(question=question, status="done", circumstance=NOW | {"versions": {"torch": "1"}})
-    assert is_stale(record, NOW)
 
 
 def test_the_label_is_not_part_of_the_question() -> None:

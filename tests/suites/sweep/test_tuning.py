@@ -12,14 +12,16 @@ from baselines.full_mha import FullMHA
 from baselines.random_k import RandomK
 from budgetformer.method import Method
 from suites.__main__ import main
-from suites.definitions.catalog import SUITES, Suite
+from suites.definitions.catalog import SUITES
+from suites.definitions.suite import Suite
 from suites.measuring.energy import WORLD
 from suites.measuring.sharing import Share
 from suites.records.record import question_id
 from suites.records.store import Store
-from suites.sweep import trial as trial_module
-from suites.sweep.planning import Options, Trial, make_plan
-from suites.sweep.trial import load, run_trial
+from suites.sweep import stages
+from suites.sweep.planning import Options, make_plan
+from suites.sweep.stages import data_of, run_trial
+from suites.sweep.trial import Trial
 from suites.sweep.tuning import TUNING_SEED, Choice, read_factors, search_points, tuning_trials
 from tests.suites.sweep.test_engine import Broken, make_suite, measure_hardly_at_all
 
@@ -107,19 +109,19 @@ def test_the_factor_is_on_the_recipes_peak_rate(monkeypatch: pytest.MonkeyPatch)
         rates.append(recipe.lr)
         return [{"validation_accuracy": 0.5}]
 
-    monkeypatch.setattr(trial_module, "train", train)
+    monkeypatch.setattr(stages, "train", train)
     for factor in (0.25, 1.0, 4.0):
-        run_trial(tuned(FullMHA(), factor), {}, WORLD, Share())
+        run_trial(tuned(FullMHA(), factor), {}, Share(), electricity=WORLD)
     assert rates == [2.5e-4, 1e-3, 4e-3]
 
 
 def test_a_tuning_trial_does_not_look_at_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    blind = replace(load(tuned(FullMHA())), test=None)  # type: ignore[arg-type]
-    monkeypatch.setattr(trial_module, "load", lambda trial: blind)
-    record, arrays = run_trial(tuned(FullMHA()), {}, WORLD, Share())
-    assert record.metrics == {"validation_accuracy": record.history[-1]["validation_accuracy"]}
-    assert [entry["epoch"] for entry in record.history] == [1, 2]
-    assert (record.status, arrays) == ("done", {})
+    blind = replace(data_of(tuned(FullMHA())), test=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(stages, "data_of", lambda trial: blind)
+    record, arrays, weights = run_trial(tuned(FullMHA()), {}, Share(), electricity=WORLD)
+    assert record.metrics == {"validation_accuracy": record.learned.history[-1]["validation_accuracy"]}
+    assert [entry["epoch"] for entry in record.learned.history] == [1, 2]
+    assert (record.status, arrays, weights) == ("done", None, b"")
 
 
 @pytest.mark.usefixtures("suite")
@@ -187,7 +189,7 @@ def test_a_failed_point_is_not_chosen_and_an_end_of_the_range_is_named(
             raise FloatingPointError("too much")
         return [{"validation_accuracy": recipe.lr}]
 
-    monkeypatch.setattr(trial_module, "train", train)
+    monkeypatch.setattr(stages, "train", train)
     assert main(["tune", "tiny", "--trials", "3", "--results", str(tmp_path), "--jobs", "1"]) == 0
     shown = capsys.readouterr()
     assert "failed: bbc-topics, full-mha(lr x4), seed 1000003: FloatingPointError: too much" in shown.err
