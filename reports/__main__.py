@@ -40,16 +40,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, function, help_text in (
-        ("execution", _execution, "Writes tables and the break-even figure of python -m suites execution."),
+        ("execution", _execution, "Writes the tables and the break-even figure of python -m suites execution, or gpu."),
         ("tables", _tables, "Writes the tables as Markdown, LaTeX and CSV."),
         ("figures", _figures, "Writes accuracy against executed FLOPs as PDF, PNG and SVG."),
+        ("tuning", _tuning, "Prints what python -m suites tune found."),
         ("all", _all, "Writes tables and figures, and prints the tables."),
     ):
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         command.set_defaults(command=function)
         command.add_argument("results", type=Path, metavar="RESULTS", help="results folder of a run")
         command.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RESULTS/report)")
-        if function is _execution:
+        if function in (_execution, _tuning):
             continue
         command.add_argument(
             "--allow-mixed",
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _tables(options: argparse.Namespace, out: Path) -> int:
     from reports.load import load
-    from reports.tables import main_tables
+    from reports.tables.main import main_tables
     from reports.write import write_tables
 
     frame = load(options.results)
@@ -72,7 +73,7 @@ def _tables(options: argparse.Namespace, out: Path) -> int:
 
 def _figures(options: argparse.Namespace, out: Path) -> int:
     from reports.load import load
-    from reports.tables import main_tables
+    from reports.tables.main import main_tables
     from reports.write import write_figures
 
     frame = load(options.results)
@@ -88,11 +89,21 @@ def _figures(options: argparse.Namespace, out: Path) -> int:
 
 
 def _execution(options: argparse.Namespace, out: Path) -> int:
-    from reports.write import write_execution
+    from reports.write import write_measured
 
-    text, paths = write_execution(options.results / "execution.json", out)
+    text, paths = write_measured(options.results, out)
     print(text)
     _print_paths(paths)
+    return DONE
+
+
+def _tuning(options: argparse.Namespace, _: Path) -> int:
+    from reports.render import markdown
+    from reports.tables.of_tuning import tuning_table
+
+    file = options.results / "tuned.json"
+    print(markdown([tuning_table(file)]))
+    print(file)
     return DONE
 
 

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.tables import Number, Table, Text
+from reports.tables.cells import Number, Table, Text
 
 STYLES = {
     "full-mha": ("#000000", "o"),

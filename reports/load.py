@@ -23,7 +23,8 @@ class Frame:
 
     Attributes:
         rows: one row per record. ``id``, ``task``, ``method`` (its label), ``method_name``, ``place`` (its row),
-            ``seed``, ``status``, ``error``, ``execution``, ``protocol``, ``machine_id`` (empty if unknown),
+            ``seed``, ``status``, ``error``, ``execution``, ``protocol``, ``timing`` (what
+            must be equal for times to be compared, as JSON), ``machine_id`` (empty if unknown),
             ``num_layers``, ``num_heads``; every key of ``METRICS``, NaN where a scalar does not exist; ``question``,
             ``energy`` and ``circumstance`` as they were stored; ``setting``, equal for trials that belong in one table,
             and ``group``, equal for trials that differ in nothing but the seed.
@@ -70,6 +71,7 @@ def _row(record: Record) -> dict[str, Any]:
         "error": record.error,
         "execution": record.learned.execution,
         "protocol": str(question.get("protocol", "")),
+        "timing": json.dumps(record.timing_key),
         "machine_id": str(record.measured_in.get("machine_id") or ""),
         "num_layers": encoder.get("num_layers"),
         "num_heads": encoder.get("num_heads"),

@@ -8,11 +8,10 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from tabulate import tabulate
 
-from reports.tables import Cell, Column, Difference, Failed, Missing, Number, Panel, Table, Text
+from reports.tables.cells import Cell, Column, Difference, Failed, Missing, Number, Table, Text
 
 MISSING = "--"
 
@@ -55,7 +54,7 @@ _LATEX = _Markup(escape_latex, r"\textbf{{{}}}", r"$\pm$", r"$\approx$", "$-$")
 
 def markdown(tables: Sequence[Table]) -> str:
     """A document: the tables, and what is true of all of them once, at the end."""
-    shared = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
+    shared = [note for note in tables[0].notes if all(note in table.notes for table in tables)] if tables[1:] else []
     parts = []
     for table in tables:
         parts.append(f"## {_escape_markdown(table.title)}")
@@ -66,7 +65,7 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def _panels(table: Table) -> list[Table]:
     """The panels that have rows."""
-    return [part for part in map(table.panel, get_args(Panel)) if part.rows]
+    return [part for part in map(table.panel, table.panels) if part.rows]
 
 
 def _markdown_grid(table: Table) -> str:
@@ -106,13 +105,19 @@ def _latex_grid(table: Table) -> str:
 
 
 def to_csv(tables: Sequence[Table]) -> str:
-    """All tables in one, with every digit; a number has its spread or interval and its n beside it."""
+    """All tables in one, with every digit; a number has its spread or interval and its n beside it.
+
+    A table with other columns than the one before it begins with a header of its own.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["table", *(name for column in tables[0].columns for name in _csv_names(column))])
+    columns: tuple[Column, ...] = ()
     for table in tables:
+        if table.columns != columns:
+            columns = table.columns
+            writer.writerow(["table", *(name for column in columns for name in _csv_names(column))])
         for row in table.rows:
-            cells = zip(table.columns, row, strict=True)
+            cells = zip(columns, row, strict=True)
             writer.writerow([table.title, *(value for column, cell in cells for value in _csv_values(column, cell))])
     return buffer.getvalue()
 

@@ -76,6 +76,17 @@ def paired_difference(values: Values, reference: Values, level: float = 0.95) ->
     return PairedDifference(difference.mean, (difference.mean - half, difference.mean + half), difference.n)
 
 
+def paired_ratio(samples: Sequence[float], reference: Sequence[float]) -> float:
+    """The median over pairs of one number over the other.
+
+    Raises:
+        ValueError: if there are no pairs, or the sequences are not of one length.
+    """
+    if not samples or len(samples) != len(reference):
+        raise ValueError(f"{len(samples)} samples cannot be paired with {len(reference)}")
+    return float(np.median(np.asarray(samples) / np.asarray(reference)))
+
+
 def best(values: Sequence[float | None], direction: Direction, digits: int) -> list[bool]:
     """Which values are the best ones, as far as the shown digits tell.
 

@@ -4,18 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.load import load
+from reports.measured import load_measured
 from reports.render import latex_document, markdown, to_csv
-from reports.tables import Table, main_tables
+from reports.tables.cells import Table
+from reports.tables.main import main_tables
+from reports.tables.measured_tables import measured_tables
 
 
-def write_tables(tables: Sequence[Table], out: Path) -> list[Path]:
-    """Writes the tables as Markdown, LaTeX and CSV.
+def write_tables(tables: Sequence[Table], out: Path, stem: str = "tables") -> list[Path]:
+    """Writes tables as Markdown, LaTeX and CSV.
 
     Raises:
         OSError: if that cannot be done.
     """
     out.mkdir(parents=True, exist_ok=True)
-    contents = {"tables.md": markdown(tables), "tables.tex": latex_document(tables), "tables.csv": to_csv(tables)}
+    contents = {
+        f"{stem}.md": markdown(tables),
+        f"{stem}.tex": latex_document(tables),
+        f"{stem}.csv": to_csv(tables),
+    }
     for name, content in contents.items():
         (out / name).write_text(content, encoding="utf-8", newline="\n")
     return [out / name for name in contents]
@@ -36,29 +43,29 @@ def write_figures(tables: Sequence[Table], out: Path) -> list[Path]:
     return save(accuracy_versus_cost(tables), out / "accuracy_versus_cost")
 
 
-def write_execution(measured: Path, out: Path) -> tuple[str, list[Path]]:
-    """Writes the tables and the figure of what ``python -m suites execution`` measured.
+def write_measured(results: Path, out: Path) -> tuple[str, list[Path]]:
+    """Writes the tables and the figures of what was measured of the layer itself.
 
     Args:
-        measured: its file.
+        results: the folder.
         out: where the files go; made if need be.
 
     Returns:
         The tables as Markdown, and the files.
 
     Raises:
-        ValueError: if the file is not one of these.
-        OSError: if a file cannot be read or written.
+        ValueError: if there are no such records.
+        OSError: if a file cannot be written.
     """
-    from reports.execution import break_even, load_execution, tables  # noqa: PLC0415
+    from reports.break_even import break_even  # noqa: PLC0415
     from reports.figures import save  # noqa: PLC0415
 
-    found = load_execution(measured)
-    text = tables(found)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "execution.md").write_text(text, encoding="utf-8", newline="\n")
-    figures = save(break_even(found), out / "break_even") if found["grid"] else []
-    return text, [out / "execution.md", *figures]
+    found = load_measured(results)
+    paths = write_tables([table for each in found for table in measured_tables(each)], out, stem="execution")
+    for number, each in enumerate(found):
+        if times := each.of_kind("layer"):
+            paths += save(break_even(times), out / ("break_even" if len(found) == 1 else f"break_even_{number}"))
+    return (out / "execution.md").read_text(encoding="utf-8"), paths
 
 
 def write_all(results: Path, out: Path, allow_mixed: bool = False) -> tuple[str, list[Path]]:

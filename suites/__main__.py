@@ -4,10 +4,10 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 
-from suites.commands import data, environment, executions, list, plan, run, tune
+from suites.commands import data, environment, executions, gpu, list, plan, run, tune
 from suites.commands.arguments import BAD_REQUEST, FAILED, Parser
 
-COMMANDS = [module.COMMAND for module in (list, plan, run, tune, executions, data, environment)]
+COMMANDS = [module.COMMAND for module in (list, plan, run, tune, executions, gpu, data, environment)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

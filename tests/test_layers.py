@@ -73,7 +73,7 @@ def test_imports_point_one_way(path: Path) -> None:
     ("module", "source", "wrong"),
     [
         ("suites.data.tasks", "from suites.training.model import build_model", "suites.training.model.build_model"),
-        ("suites.training.loop", "def f():\n    import suites.sweep.planning", "suites.sweep.planning"),
+        ("suites.training.loop", "def f():\n    import suites.sweep.plan", "suites.sweep.plan"),
         ("suites.sweep.engine", "from suites.executions import grid", "suites.executions.grid"),
         ("suites.records.store", "from ..definitions.names import look_up", "suites.definitions.names.look_up"),
         ("reports.load", "from suites.definitions.recipe import Recipe", "suites.definitions.recipe.Recipe"),
@@ -87,8 +87,18 @@ def test_a_wrong_arrow_is_seen(module: str, source: str, wrong: str) -> None:
 def test_every_file_of_suites_is_in_a_room() -> None:
     outside = {path.relative_to(ROOT / "suites").as_posix() for path in (ROOT / "suites").glob("*.py")}
     assert outside == {"__init__.py", "__main__.py"}
-    assert {path.parent.name for path in (ROOT / "suites").glob("*/__init__.py")} <= set(ROOMS)
+    assert {path.parent.name for path in (ROOT / "suites").glob("*/__init__.py")} == set(ROOMS)
+
+
+def test_no_two_modules_have_one_name() -> None:
+    stems = [path.stem for path in FILES if path.stem not in ("__init__", "__main__")]
+    assert sorted(stems) == sorted(set(stems))
 
 
 def test_no_module_hides_a_library() -> None:
     assert not {path.stem for path in FILES} & {"datasets", "tokenizers", "torch", "statistics", "json"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_no_file_is_too_long_to_be_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from suites.executions.grid import SHAPES, Cell, calls, prepare
+from suites.executions.layers import SHAPES, Cell, calls, prepare
 from suites.measuring.sharing import Share
 from suites.measuring.timing import synchronised
 

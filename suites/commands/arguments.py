@@ -66,6 +66,11 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="only this task; repeatable")
     add_plugins(parser)
     add_device(parser)
+    add_rerun(parser)
+
+
+def add_rerun(parser: argparse.ArgumentParser) -> None:
+    """``--rerun``."""
     parser.add_argument(
         "--rerun",
         default="failed",
@@ -120,7 +125,7 @@ def device_of(options: argparse.Namespace) -> str:
     """The device that is asked for, as torch names it.
 
     Raises:
-        ValueError: if torch does not see it.
+        ValueError: if torch does not see it, or cannot use it.
     """
     import torch
 
@@ -129,6 +134,11 @@ def device_of(options: argparse.Namespace) -> str:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    try:
+        torch.ones(1, device=device).sum().item()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"--device {device}: torch {torch.__version__} cannot use it ({reason})") from error
     return device
 
 

@@ -1,13 +1,19 @@
 """``python -m suites execution``."""
 
-import argparse
-import json
-import sys
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from suites.commands.arguments import Command, add_device, device_of, number_of
-from suites.commands.run import report
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suites.commands.arguments import DONE, FAILED, Command, add_device, add_rerun, device_of, number_of
+from suites.commands.run import report, say_what_is_wrong
+
+if TYPE_CHECKING:
+    from suites.executions.measurement import Measurement
 
 # ruff: noqa: PLC0415 - see suites.commands.arguments
 
@@ -15,6 +21,7 @@ from suites.commands.run import report
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which part, where, and how often."""
     add_device(parser)
+    add_rerun(parser)
     parser.add_argument("--rounds", type=number_of("rounds"), default=9, metavar="N", help="per call (default: 9)")
     parser.add_argument(
         "--part", action="append", choices=["grid", "encoders", "peers", "memory"], help="only this part; repeatable"
@@ -26,31 +33,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures some parts, each alone on the machine, and reports."""
-    from suites.definitions.sources import fingerprint
-    from suites.executions.encoders import PARTS, headline, parts_to_measure
-    from suites.measuring.circumstance import describe, package_version
-    from suites.measuring.sharing import Share
-    from suites.records.store import write
-    from suites.sweep.progress import Progress
+    """Measures some parts and reports."""
+    from suites.executions.parts import PARTS, execution_jobs
 
     device = device_of(options)
-    circumstance = describe(device) | {"code_fingerprint": fingerprint(("suites.executions.encoders",))}
-    # Not among the versions of every record: it is a peer's, and changes no result of a trial.
-    circumstance["versions"]["transformers"] = package_version("transformers")
-    print(f"kernel: {circumstance['kernel']}; results in {options.results}", file=sys.stderr)
-    options.results.mkdir(parents=True, exist_ok=True)  # before the work, so that it is not lost for want of a folder
-    content: dict[str, Any] = {"circumstance": circumstance, "rounds": options.rounds, **{part: [] for part in PARTS}}
-    wanted = options.part or PARTS
-    parts = [part for part in parts_to_measure(device, options.rounds, options.quick) if part[0] in wanted]
-    with Progress(len(parts)) as progress:
-        for part, title, function in parts:
-            with Share().alone():
-                rows = function()
-            progress.end(title, "; ".join(map(headline, rows)))
-            content[part] += rows  # written each time: what was measured before an interruption is not lost
-            write(options.results / "execution.json", (json.dumps(content, indent=1) + "\n").encode())
-    return report("execution", options.results)
+    jobs = execution_jobs(options.part or PARTS, device=device, rounds=options.rounds, quick=options.quick)
+    return measure_all(jobs, options, device)
+
+
+def measure_all(
+    jobs: Sequence[Measurement], options: argparse.Namespace, device: str, minutes: float = math.inf
+) -> int:
+    """Does some measurements, each alone on the machine, and reports; returns the exit code.
+
+    Args:
+        jobs: what is measured.
+        options: the results folder, and which records to make anew.
+        device: where.
+        minutes: no measurement is begun after that.
+    """
+    from suites.executions.measurement import headline, run_measurement
+    from suites.records.store import Store
+    from suites.sweep import engine
+
+    store = Store(options.results)
+    print(f"{len(jobs)} measurements; results in {options.results}", file=sys.stderr)
+    outcome = engine.run(
+        jobs,
+        run_measurement,
+        store,
+        device=device,
+        rerun=options.rerun,
+        watch_idle=False,
+        limit_s=60 * minutes,
+        say=headline,
+    )
+    say_what_is_wrong(outcome)
+    if outcome.left:
+        print(f"suites: {outcome.left} measurements are left; the same command goes on with them", file=sys.stderr)
+    code = report("execution", options.results)
+    return code or (FAILED if outcome.failed or outcome.left else DONE)
 
 
 COMMAND = Command(

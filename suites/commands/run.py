@@ -90,7 +90,7 @@ def execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path, 
         watch_idle=not trials[0].tuning,
     )
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
-    _say_what_is_wrong(outcome)
+    say_what_is_wrong(outcome)
     return outcome, store
 
 
@@ -113,11 +113,12 @@ def remeasure(options: argparse.Namespace, trials: Sequence[Trial], folder: Path
     do = partial(measure_again, electricity=electricity, store=store)
     outcome = engine.run(kept, do, store, device=kept[0].device, rerun="always", workers=1, replace_by_failure=False)
     print(f"{outcome.ran} trials measured again", file=sys.stderr)
-    _say_what_is_wrong(outcome)
+    say_what_is_wrong(outcome)
     return outcome
 
 
-def _say_what_is_wrong(outcome: Outcome) -> None:
+def say_what_is_wrong(outcome: Outcome) -> None:
+    """Tells of what failed, and of what is there but of other code."""
     if outcome.stale:
         print(
             f"{outcome.stale} results are of other code or versions; --rerun stale makes them anew",

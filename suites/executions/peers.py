@@ -8,12 +8,25 @@ Shapes: B batch, T tokens, D width, C classes.
 import importlib.util
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from baselines.full_mha import FullMHA
 from budgetformer.encoder import EncoderSpec, mean_over_tokens
+from budgetformer.gated_layer import Execution
+from suites.executions.encoders import NUM_BATCHES, OfEncoders
+from suites.executions.measurement import Answer
+from suites.measuring.circumstance import package_version
+from suites.measuring.latency import BATCH_SIZE, inference_call, spread_batches
+from suites.measuring.timing import Call
+from suites.records.record import Timed
+from suites.training.model import build_model
+from suites.training.seeding import Streams
 
 Blocks = Callable[[EncoderSpec], nn.Module]
 
@@ -117,3 +130,54 @@ def peer_blocks() -> dict[str, Blocks]:
     if importlib.util.find_spec("transformers") is None:
         return found
     return found | {"BertModel": BertBlocks}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerTimes(OfEncoders):
+    """Times of our full attention and of other libraries' encoders of the same sizes.
+
+    Timed are ``inference`` on padded batches, ``inference, no padding``, and ``training`` (a step on padded batches:
+    forward, backward, AdamW): ``ours``, ``ours again``, ``ours without the kernel``, and each peer.
+    """
+
+    kind: ClassVar[str] = "peers"
+
+    def measure(self) -> Answer:
+        data = self.data()
+        spec = self.spec(data)
+        ours = build_model(spec, FullMHA(), Streams(self.task.name, 0), self.device)
+        models: dict[str, nn.Module] = {"ours": ours, "ours again": ours}
+        models |= {name: Peer(spec, blocks).to(self.device) for name, blocks in peer_blocks().items()}
+        plain_ours = FullMHA().for_inference(ours, Execution.MASKED)
+        ragged = spread_batches(data.test, BATCH_SIZE, NUM_BATCHES, self.device)
+        whole = [(tokens_BT.clamp(min=1), torch.ones_like(mask_BT)) for tokens_BT, mask_BT in ragged]
+        final: dict[str, nn.Module] = {
+            name: FullMHA().for_inference(ours) if model is ours else model.eval() for name, model in models.items()
+        }
+        samples: dict[str, list[float]] = {}
+        for kind, batches in (("inference", ragged), ("inference, no padding", whole)):
+            timed = {f"{kind}: {name}": inference_call(model, batches) for name, model in final.items()}
+            timed[f"{kind}: ours without the kernel"] = inference_call(plain_ours, batches)
+            samples |= self.interleaved(timed)
+        samples |= self.interleaved(
+            {f"training: {name}": _training_call(model.train(), ragged) for name, model in models.items()}
+        )
+        conditions = {"dtype": "float32", "transformers": package_version("transformers")}
+        return Answer(Timed(timings=samples, measuring=conditions))
+
+
+def _training_call(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Call:
+    """A training step on the next batch each time, with the labels all 0."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+    turns = cycle(batches)
+
+    def step() -> None:
+        tokens_BT, mask_BT = next(turns)
+        output = model(tokens_BT, mask_BT)
+        logits_BC = output if isinstance(output, Tensor) else output.logits_BC
+        loss = F.cross_entropy(logits_BC, torch.zeros(len(logits_BC), dtype=torch.long, device=logits_BC.device))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        optimizer.step()
+
+    return step

@@ -22,6 +22,8 @@ import torch
 Result = TypeVar("Result")
 Call = Callable[[], Any]
 Synchronise = Callable[[str], None]
+Clock = Callable[[Call, str], float]
+"""Takes a call and a device, and gives seconds."""
 
 MIN_ROUNDS = 30
 """Fewer samples say little of a tail, or of the spread of a median."""
@@ -52,8 +54,33 @@ def synchronised(
     return finished
 
 
+def wall(call: Call, device: str, synchronise: Synchronise = synchronise) -> float:
+    """Seconds of one call by the wall clock: from an idle device until it has finished, as its caller sees it."""
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def events(call: Call, device: str) -> float:
+    """Seconds of one call by CUDA events: what launching takes is in it where the device waits for that.
+
+    It begins on an idle device and ends with the last kernel: what telling Python of the end takes is not in it.
+    """
+    synchronise(device)
+    event: Any = torch.cuda.Event  # torch leaves it untyped
+    start, end = event(enable_timing=True), event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    seconds: float = start.elapsed_time(end) / 1000
+    return seconds
+
+
 def time_calls(
-    call: Call, *, device: str, rounds: int = MIN_ROUNDS, warmup_s: float = 1.0, synchronise: Synchronise = synchronise
+    call: Call, *, device: str, rounds: int = MIN_ROUNDS, warmup_s: float = 1.0, clock: Clock = wall
 ) -> list[float]:
     """Times one call; see :func:`interleave`.
 
@@ -63,8 +90,7 @@ def time_calls(
     Raises:
         ValueError: if there is not at least one round.
     """
-    samples = interleave({"": call}, device=device, rounds=rounds, warmup_s=warmup_s, synchronise=synchronise)
-    return samples[""]
+    return interleave({"": call}, device=device, rounds=rounds, warmup_s=warmup_s, clock=clock)[""]
 
 
 def interleave(
@@ -77,7 +103,7 @@ def interleave(
     limit_s: float = math.inf,
     period: int = 1,
     warmup_s: float = 1.0,
-    synchronise: Synchronise = synchronise,
+    clock: Clock = wall,
 ) -> dict[str, list[float]]:
     """Times calls in turns, so that a machine that gets slower or faster does so for all of them.
 
@@ -96,7 +122,7 @@ def interleave(
         period: after how many times a call does the same again, if it walks over several inputs. It is warmed up by
             whole periods, so that the calls stay in step. Where it is odd, each input meets both orders of a pair.
         warmup_s: the longest warm-up of one call, in seconds; one period always takes place.
-        synchronise: waits for the device.
+        clock: times one call.
 
     Returns:
         Seconds per call by name, in the order of the rounds: the i-th samples of all names belong together.
@@ -113,7 +139,7 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with _no_garbage_collection():
         for call in calls.values():
-            _warm_up(call, device, period, warmup_s, synchronise)
+            _warm_up(call, device, period, warmup_s, clock)
         start = time.perf_counter()
         for turn in range(most_rounds or rounds):
             if turn >= rounds and turn % period == 0 and (time.perf_counter() - start > limit_s or enough(samples)):
@@ -123,7 +149,7 @@ def interleave(
             else:
                 shuffle.shuffle(order)
             for name in order:
-                samples[name].append(_seconds(calls[name], device, synchronise))
+                samples[name].append(clock(calls[name], device))
     return samples
 
 
@@ -197,20 +223,12 @@ def percentiles(samples: Sequence[float]) -> dict[int, float | None]:
     return {q: percentile(samples, q) if len(samples) >= least else None for q, least in enough.items()}
 
 
-def _seconds(call: Call, device: str, synchronise: Synchronise) -> float:
-    synchronise(device)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
-
-
-def _warm_up(call: Call, device: str, period: int, warmup_s: float, synchronise: Synchronise) -> None:
+def _warm_up(call: Call, device: str, period: int, warmup_s: float, clock: Clock) -> None:
     window = period * math.ceil(_WINDOW / period)
     deadline = time.perf_counter() + warmup_s
-    samples = [_seconds(call, device, synchronise) for _ in range(period)]
+    samples = [clock(call, device) for _ in range(period)]
     while time.perf_counter() < deadline and not _is_stable(samples, window):
-        samples += [_seconds(call, device, synchronise) for _ in range(period)]
+        samples += [clock(call, device) for _ in range(period)]
 
 
 def _is_stable(samples: Sequence[float], window: int) -> bool:

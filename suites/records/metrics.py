@@ -119,7 +119,19 @@ TIMED: dict[str, Metric] = {
 """What depends on the machine."""
 
 METRICS = LEARNED | TIMED
-"""Every key that a record may carry. FLOPs are 2 x MACs."""
+"""Every key that a trial's record may carry. FLOPs are 2 x MACs."""
+
+OF_THE_LAYER: dict[str, Metric] = {
+    "active_share": Metric("fraction", "none", "Mean k / H over the inputs of a measured batch."),
+    "output_errors": Metric(
+        "ratio", "lower", "Largest difference from masked in float32 over its largest output.", ("execution",)
+    ),
+    "gradient_errors": Metric(
+        "ratio", "lower", "The same of the gradients of the input and of each weight.", ("execution", "gradient")
+    ),
+    "peak_bytes": Metric("bytes", "lower", "Peak memory of each call above the input and the layer.", ("call",)),
+}
+"""What measurements of the layer itself add; the axes are in their questions."""
 
 
 def check_metrics(values: dict[str, Any], known: dict[str, Metric]) -> None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from suites.records.metrics import LEARNED, TIMED, check_metrics
+from suites.records.metrics import LEARNED, OF_THE_LAYER, TIMED, check_metrics
 
 SCHEMA = 4
 """Shape of the file. Older files keep loading."""
@@ -19,7 +19,7 @@ Status = Literal["done", "failed"]
 def question_id(question: dict[str, Any]) -> str:
     """The id of a trial: a hash of what it asks, whichever suite asks it and whatever tables call its method."""
     asked = dict(question)
-    if "method" in asked:
+    if isinstance(asked.get("method"), dict):
         asked["method"] = {key: value for key, value in asked["method"].items() if key not in ("label", "place")}
     return _digest(asked)[:16]
 
@@ -61,7 +61,7 @@ class Timed:
     """The part of an answer that depends on the machine; it can be measured again without training.
 
     Attributes:
-        metrics: values by key of ``TIMED``.
+        metrics: values by key of ``TIMED``, or of ``OF_THE_LAYER``.
         timings: raw samples in seconds, by name.
         energy: provenance of the energy numbers (components, source of each, intensity, tracker).
         measuring: how it was timed: ``threads``, ``dtype``, ``attention_backend``, ``batch_sizes``, ``deterministic``,
@@ -76,7 +76,7 @@ class Timed:
     circumstance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_metrics(self.metrics, TIMED)
+        check_metrics(self.metrics, TIMED | OF_THE_LAYER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Where trials run: in this process, or in several. Methods and training know nothing of it."""
 
+import math
 import multiprocessing
 import signal
 import sys
@@ -37,12 +38,14 @@ class Outcome:
         reused: trials whose record was there already.
         stale: of those, records that other source code made.
         failed: titles and errors of the trials that have a failed record.
+        left: trials that were not begun for want of time.
     """
 
     ran: int
     reused: int
     stale: int
     failed: list[str]
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,12 @@ Do = Callable[[Any, dict[str, Any], Share], Entry]
 Work = Callable[[Job, Share], Attempt]
 
 
+def say_accuracy(record: Record) -> str:
+    """That of a trial, or all that a tuning trial has."""
+    key = "accuracy" if "accuracy" in record.metrics else "validation_accuracy"
+    return f"{key.replace('_', ' ')} {record.metrics[key]:.4f}"
+
+
 def run(
     jobs: Sequence[Job],
     do: Do,
@@ -69,6 +78,8 @@ def run(
     workers: int = 1,
     watch_idle: bool = True,
     replace_by_failure: bool = True,
+    limit_s: float = math.inf,
+    say: Callable[[Record], str] = say_accuracy,
 ) -> Outcome:
     """Does what is missing of some jobs and stores a record of each, failed ones included.
 
@@ -84,6 +95,8 @@ def run(
         workers: jobs at a time.
         watch_idle: first measure the power of the idle machine, which energy above idle is counted from.
         replace_by_failure: whether a record that is there gives way to that of a failure.
+        limit_s: no job is begun after that many seconds.
+        say: what progress tells of a record.
 
     Raises:
         BrokenExecutor: if a worker was killed.
@@ -100,19 +113,25 @@ def run(
     for job in missing:
         circumstance_of(job, circumstance)  # hashes the code now
     failed = {}
+    ran = 0
     with Progress(len(missing)) as progress:
         workers = min(workers, len(missing))
         run_all = _in_workers if workers > 1 else _here
+        deadline = time.monotonic() + limit_s
         work = partial(_attempt, do, store, circumstance, replace_by_failure=replace_by_failure)
         for job, attempt in run_all(missing, workers, progress, work):
             if attempt.record.status == "failed":
                 failed[attempt.record.id] = attempt.record
             if attempt.record.status == "done" or replace_by_failure:
                 known[attempt.record.id] = attempt.record
-            progress.end(job.title, f"{_result(attempt.record)}, {duration(attempt.seconds)}")
-    wanted = [(job, known[key]) for job, key in zip(jobs, ids, strict=True)]
+            result = f"failed, {attempt.record.error}" if attempt.record.status == "failed" else say(attempt.record)
+            progress.end(job.title, f"{result}, {duration(attempt.seconds)}")
+            ran += 1
+            if time.monotonic() > deadline:
+                break
+    wanted = [(job, known[key]) for job, key in zip(jobs, ids, strict=True) if key in known]
     return Outcome(
-        ran=len(missing),
+        ran=ran,
         reused=len(jobs) - len(missing),
         stale=sum(is_stale(record, circumstance_of(job, circumstance)) for job, record in wanted),
         failed=[
@@ -120,6 +139,7 @@ def run(
             for job, record in wanted
             if record.id in failed or record.status == "failed"
         ],
+        left=len(missing) - ran,
     )
 
 
@@ -148,14 +168,6 @@ def _attempt(
     else:
         record = store.save(record, arrays, weights)
     return Attempt(record, time.monotonic() - start)
-
-
-def _result(record: Record) -> str:
-    if record.status == "failed":
-        return f"failed, {record.error}"
-    # A tuning trial has the second alone, a measurement of the layer neither.
-    known = [key for key in ("accuracy", "validation_accuracy") if key in record.metrics]
-    return f"{known[0].replace('_', ' ')} {record.metrics[known[0]]:.4f}" if known else "measured"
 
 
 def _here(jobs: Sequence[Job], _: int, progress: Progress, work: Work) -> Iterator[tuple[Job, Attempt]]:

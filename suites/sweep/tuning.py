@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tabulate import tabulate
-
 from suites.definitions.suite import Suite
 from suites.records.record import Record, question_id
 from suites.records.store import write
@@ -84,17 +82,6 @@ def choices(trials: Sequence[Trial], records: Mapping[str, Record]) -> list[Choi
     return [Choice(task, method, accuracies) for (task, method), accuracies in found.items()]
 
 
-def to_table(chosen: Sequence[Choice]) -> str:
-    """A row per task and method: validation accuracy in % at each factor, and the factor that is chosen."""
-    headers = ["task", "method", *(f"x{factor:.3g}" for factor in chosen[0].accuracies), "chosen"]
-    rows = [
-        [choice.task, choice.method, *map(_cell, choice.accuracies.values()), f"x{choice.factor:.3g}"]
-        for choice in chosen
-    ]
-    align = ["left", "left", *["right"] * (len(headers) - 2)]
-    return tabulate(rows, headers, tablefmt="pipe", colalign=align, disable_numparse=True)
-
-
 def write_factors(file: Path, suite: str, points: Sequence[float], chosen: Iterable[Choice]) -> None:
     """Writes what is chosen, in one step.
 
@@ -102,9 +89,11 @@ def write_factors(file: Path, suite: str, points: Sequence[float], chosen: Itera
         OSError: if that cannot be done.
     """
     factors: dict[str, dict[str, float]] = {}
+    accuracies: dict[str, dict[str, list[float | None]]] = {}
     for choice in chosen:
         factors.setdefault(choice.task, {})[choice.method] = choice.factor
-    content = {"suite": suite, "seed": TUNING_SEED, "points": points, "factors": factors}
+        accuracies.setdefault(choice.task, {})[choice.method] = [choice.accuracies[point] for point in points]
+    content = {"suite": suite, "seed": TUNING_SEED, "points": points, "factors": factors, "accuracies": accuracies}
     write(file, f"{json.dumps(content, indent=1)}\n".encode())
 
 
@@ -140,7 +129,3 @@ def with_factors(trials: Sequence[Trial], factors: Factors) -> tuple[list[Trial]
             unknown.append(f"{trial.task.name}, {method}")
         scaled.append(replace(trial, lr_scale=(of_task or {}).get(method, 1.0)))
     return scaled, list(dict.fromkeys(unknown))
-
-
-def _cell(accuracy: float | None) -> str:
-    return "failed" if accuracy is None else f"{100 * accuracy:.2f}"

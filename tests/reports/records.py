@@ -4,6 +4,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from suites.definitions.registry import METHODS as REGISTERED
 from suites.records.metrics import LEARNED, TIMED
 from suites.records.record import Learned, Record, Timed
 from suites.records.store import Store
@@ -23,6 +24,8 @@ METRICS: dict[str, Any] = {
     "inference_co2_g": 0.004,
 }
 
+
+PLACES = {name: method.place for name, method in REGISTERED.items()}
 
 CHOICE: dict[str, Any] = {
     "accuracy_as_trained": 0.94,
@@ -70,6 +73,7 @@ def record(
             "method": {
                 "name": method.partition("(")[0],
                 "label": method,
+                "place": PLACES.get(method.partition("(")[0], 1000),
                 "params": {"changed": method.partition("(")[2]},
             },
             "seed": seed,

@@ -6,7 +6,8 @@ from matplotlib.container import ErrorbarContainer
 
 from reports.figures import STYLES, accuracy_versus_cost, has_points, save, style_of
 from reports.load import load
-from reports.tables import Number, Table, main_tables
+from reports.tables.cells import Number, Table
+from reports.tables.main import main_tables
 from suites.records.record import Record
 from tests.reports.records import golden_records, record, stored
 

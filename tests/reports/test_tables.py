@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from reports.load import load
 from reports.render import escape_latex, latex, latex_document, markdown, to_csv
-from reports.tables import Column, Difference, Failed, Missing, Number, Table, Text, main_tables
+from reports.tables.cells import Column, Difference, Failed, Missing, Number, Table, Text
+from reports.tables.main import main_tables
 from suites.records.record import Record
 from tests.reports.records import golden_records, record, stored
 

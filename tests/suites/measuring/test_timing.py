@@ -1,10 +1,13 @@
 import gc
+import math
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 
 import pytest
 
-from suites.measuring.timing import interleave, percentile, ratio, synchronise, synchronised, time_calls
+from suites.measuring.timing import events, interleave, percentile, ratio, synchronise, synchronised, time_calls, wall
 
 
 class Backend:
@@ -26,7 +29,9 @@ class Backend:
 
 def test_work_that_ends_after_the_call_is_timed() -> None:
     backend = Backend()
-    samples = time_calls(backend.call, device="fake", rounds=3, warmup_s=0, synchronise=backend.synchronise)
+    samples = time_calls(
+        backend.call, device="fake", rounds=3, warmup_s=0, clock=partial(wall, synchronise=backend.synchronise)
+    )
     assert len(samples) == 3
     assert min(samples) >= 0.02
     assert backend.num_synchronised >= 3 + 1
@@ -34,7 +39,9 @@ def test_work_that_ends_after_the_call_is_timed() -> None:
 
 def test_work_pending_from_before_is_not_timed() -> None:
     order: list[str] = []
-    time_calls(lambda: order.append("call"), device="d", rounds=1, warmup_s=0, synchronise=order.append)
+    time_calls(
+        lambda: order.append("call"), device="d", rounds=1, warmup_s=0, clock=partial(wall, synchronise=order.append)
+    )
     assert order == ["d", "call", "d"] * 2  # a warm-up and a round
 
 
@@ -50,6 +57,44 @@ def test_a_cpu_needs_no_synchronising(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.accelerator.synchronize", waits.append)
     synchronise("cpu")
     assert waits == []
+
+
+class Event:
+    """A CUDA event on a device whose clock, in ms, is moved by the calls."""
+
+    now = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = math.nan
+        self.over = False
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        self.over = True
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert end.over
+        return end.at - self.at
+
+
+def work_of(ms: float) -> Callable[[], None]:
+    def work() -> None:
+        Event.now += ms
+
+    return work
+
+
+def test_events_time_the_device_from_idle_to_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.accelerator.synchronize", waits.append)
+    calls = {"a": work_of(2.0), "b": work_of(5.0)}
+    samples = interleave(calls, device="cuda", rounds=3, warmup_s=0, clock=events)
+    assert samples == {"a": pytest.approx([0.002] * 3), "b": pytest.approx([0.005] * 3)}
+    assert len(waits) == 2 * (1 + 3)  # before each call, the warm-up's too
 
 
 def test_every_round_runs_every_call_and_every_call_follows_every_other() -> None:

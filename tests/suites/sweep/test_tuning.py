@@ -125,15 +125,15 @@ def test_a_tuning_trial_does_not_look_at_the_test_split(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("suite")
-def test_tune_chooses_writes_and_goes_on_and_run_uses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_chooses_writes_and_goes_on_and_run_uses_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "tiny"
     ask = ["tune", "tiny", "--trials", "3", "--results", str(results), "--jobs", "1"]
     assert main(ask) == 0
-    first = capsys.readouterr()
+    first = capfd.readouterr()
     records = Store(results / "tuning", create=False).load().records.values()
     assert len(records) == 6
     content = json.loads((results / "tuned.json").read_text())
-    assert content.keys() == {"suite", "seed", "points", "factors"}
+    assert content.keys() == {"suite", "seed", "points", "factors", "accuracies"}
     assert (content["suite"], content["seed"], content["points"]) == ("tiny", TUNING_SEED, [0.25, 1, 4])
     assert content["factors"].keys() == {"bbc-topics"}
     for name, factor in content["factors"]["bbc-topics"].items():
@@ -150,7 +150,7 @@ def test_tune_chooses_writes_and_goes_on_and_run_uses_it(tmp_path: Path, capsys:
     assert "[1/6] bbc-topics, full-mha(lr x0.25), seed 1000003: validation accuracy 0." in first.err
 
     assert main(ask) == 0
-    again = capsys.readouterr()
+    again = capfd.readouterr()
     assert again.out == first.out
     assert "0 trials run, 6 had a result already" in again.err
 
@@ -158,23 +158,23 @@ def test_tune_chooses_writes_and_goes_on_and_run_uses_it(tmp_path: Path, capsys:
     file.write_text(json.dumps(FACTORS))
     use = ["run", "tiny", "--tuned", str(file), "--results", str(results), "--jobs", "1"]
     assert main(use) == 0
-    shown = capsys.readouterr().err
+    shown = capfd.readouterr().err
     assert shown.count("has no factor") == 1
     assert f"suites: {file} has no factor for bbc-topics, random-k; kept at 1" in shown.splitlines()
     labels = {record.method: record.question["method"] for record in Store(results).load().records.values()}
     assert labels.keys() == {"full-mha(lr x2)", "random-k"}
     assert labels["full-mha(lr x2)"]["lr_scale"] == 2
     assert main([*use, "--rerun", "never"]) == 0
-    assert "0 trials run, 2 had a result already" in capsys.readouterr().err
+    assert "0 trials run, 2 had a result already" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("suite")
 def test_a_method_that_fails_everywhere_keeps_its_rate_and_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SUITES, "tiny", lambda: make_suite(Broken(), FullMHA()))
     assert main(["tune", "tiny", "--trials", "1", "--results", str(tmp_path), "--jobs", "1"]) == 1
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert "suites: all points failed, the factor stays 1: bbc-topics, broken" in shown.err.splitlines()
     assert " ".join(shown.out.split()).count("| bbc-topics | broken | failed | x1 |") == 1
     assert read_factors(tmp_path / "tuned.json")[1] == {"bbc-topics": {"broken": 1.0, "full-mha": 1.0}}
@@ -182,7 +182,7 @@ def test_a_method_that_fails_everywhere_keeps_its_rate_and_is_named(
 
 @pytest.mark.usefixtures("suite")
 def test_a_failed_point_is_not_chosen_and_an_end_of_the_range_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(_: object, method: Method, *__: object, recipe: Any, **___: object) -> list[dict[str, float]]:
         if method.name == "full-mha" and recipe.lr > 1e-3:
@@ -191,7 +191,7 @@ def test_a_failed_point_is_not_chosen_and_an_end_of_the_range_is_named(
 
     monkeypatch.setattr(stages, "train", train)
     assert main(["tune", "tiny", "--trials", "3", "--results", str(tmp_path), "--jobs", "1"]) == 0
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert "failed: bbc-topics, full-mha(lr x4), seed 1000003: FloatingPointError: too much" in shown.err
     assert read_factors(tmp_path / "tuned.json") == ("tiny", {"bbc-topics": {"full-mha": 1.0, "random-k": 4.0}})
     (line,) = (line for line in shown.err.splitlines() if "end of the range" in line)
@@ -199,18 +199,18 @@ def test_a_failed_point_is_not_chosen_and_an_end_of_the_range_is_named(
 
 
 @pytest.mark.usefixtures("suite")
-def test_a_plan_shows_the_factors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_shows_the_factors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tuned.json"
     ask = ["plan", "tiny", "--results", str(tmp_path / "none"), "--tuned", str(file), "--seeds", "2"]
     file.write_text(json.dumps(FACTORS | {"suite": "other"}))
     assert main(ask) == 2
-    assert "is of suite other; python -m suites tune tiny makes one" in capsys.readouterr().err
+    assert "is of suite other; python -m suites tune tiny makes one" in capfd.readouterr().err
     file.write_text(json.dumps(FACTORS | {"factors": {"snli": {}}}))
     assert main(ask) == 0
-    assert capsys.readouterr().err.splitlines() == [f"suites: {file} has no factor for bbc-topics; kept at 1"]
+    assert capfd.readouterr().err.splitlines() == [f"suites: {file} has no factor for bbc-topics; kept at 1"]
     file.write_text(json.dumps(FACTORS))
     assert main([*ask, "--method", "full-mha"]) == 0
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines()[:-1] == [f"missing  bbc-topics, full-mha(lr x2), seed {seed}" for seed in (0, 1)]
 
@@ -225,18 +225,18 @@ def wrong(factor: object) -> str:
     + [wrong(factor) for factor in ("2", 0, -1, True, None, float("nan"), float("inf"))],
 )
 @pytest.mark.usefixtures("suite")
-def test_a_bad_file_of_factors_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+def test_a_bad_file_of_factors_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str) -> None:
     file = tmp_path / "tuned.json"
     file.write_text(content)
     results = tmp_path / "results"
     assert main(["run", "tiny", "--results", str(results), "--tuned", str(file)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"suites: error: {file} was not written by python -m suites tune: ")
     assert not results.exists()
 
 
 @pytest.mark.usefixtures("suite")
-def test_a_missing_file_of_factors_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_of_factors_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "tiny", "--tuned", str(tmp_path / "none.json")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = capfd.readouterr().err.splitlines()
     assert str(tmp_path / "none.json") in line

@@ -1,16 +1,14 @@
-"""The grid on which executions are compared: shapes of a layer, shares of active heads, and kinds of head sets.
-
-Needs torch and numpy alone, so that it also runs where nothing else can be installed.
+"""One layer over a grid: shapes, shares of active heads, and kinds of head sets, in every execution.
 
 Shapes: B batch, T tokens, D width, H heads.
 """
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -18,9 +16,11 @@ from torch import Tensor
 from baselines.mixture_of_heads import MixtureOfHeads
 from budgetformer.attention import HeadGatedAttention
 from budgetformer.encoder import EncoderSpec
-from budgetformer.execution import gathered, kernel_fits, masked, plain
+from budgetformer.execution import count_executions, gathered, masked, plain
 from budgetformer.selection import top_k_mask
-from suites.measuring.timing import Call, interleave, percentile, ratio
+from suites.executions.measurement import Answer, Measurement
+from suites.measuring.timing import Call, events, interleave, wall
+from suites.records.record import Timed
 
 Kind = Literal["random", "nested", "skewed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -60,6 +60,10 @@ class Cell:
     shape: Shape
     s: float
     kind: Kind
+
+    @property
+    def title(self) -> str:
+        return f"layer {'x'.join(map(str, self.shape))}, s = {self.s}, {self.kind}"
 
 
 def cells(shapes: Sequence[Shape] = SHAPES, kinds: Sequence[Kind] = KINDS) -> list[Cell]:
@@ -200,55 +204,36 @@ def _inside(mode: Callable[[], AbstractContextManager[Any]], call: Call) -> Call
     return inside
 
 
-def check(bench: Bench) -> float:
-    """The largest difference of ``auto`` from ``masked``, relative to the largest output."""
-    with torch.inference_mode():
-        expected = masked(bench.layer, bench.x_BTD, bench.gates_BH, None)
-        found = bench.layer(bench.x_BTD, bench.gates_BH)
-    return float((found - expected).abs().max() / expected.abs().max())
+@dataclass(frozen=True, kw_only=True)
+class LayerTimes(Measurement):
+    """Times of the executions of one layer, against full attention, a pruned layer and peers (:func:`calls`).
 
+    ``bound`` and ``plain bound`` are the times of the pruned layers, weighted.
 
-def measure(
-    cell: Cell,
-    *,
-    device: str = "cpu",
-    rounds: int = 9,
-    dtype: torch.dtype = torch.float32,
-    timer: Callable[[Mapping[str, Call]], dict[str, list[float]]] | None = None,
-) -> dict[str, Any]:
-    """Times a cell.
-
-    Args:
+    Attributes:
         cell: the point of the grid.
-        device: where.
         rounds: samples of each call.
         dtype: of the layer and its input.
-        timer: takes calls by name and returns seconds by name, a sample per round; ``interleave`` unless given.
-
-    Returns:
-        Plain values: the cell, ``share`` (mean k / H), ``error`` (relative, against ``masked``), ``kernel`` (whether
-        ``auto`` ran it), ``samples`` in seconds and ``seconds`` (their
-        median) by name, and ``ratios``: medians over rounds of one call over another
-        (:func:`calls`), as in ``auto / full``. ``bound`` and ``plain bound`` are the times of the pruned layers,
-        weighted.
     """
-    bench = prepare(cell, device, dtype)
-    made = calls(cell, bench)
-    samples = timer(made) if timer else interleave(made, device=device, rounds=rounds, warmup_s=0.1)
-    for bound, name in (("bound", PRUNED), ("plain bound", PLAIN_PRUNED)):
-        parts = [[weight * t for t in samples[f"{name} {i}"]] for i, (_, weight) in enumerate(bench.pruned)]
-        samples[bound] = [sum(times) for times in zip(*parts, strict=True)]
-    over = [("auto", "full"), ("auto", "bound"), ("full again", "full"), ("full", "plain full"), ("auto", "plain full")]
-    over += [("auto", "plain bound"), ("plain", "plain full"), ("plain", "plain bound")]
-    over += [("gathered", "masked"), ("mixture of heads", "plain full"), ("MultiheadAttention", "plain full")]
-    return {
-        **asdict(cell),
-        "shape": cell.shape._asdict(),
-        "dtype": str(dtype).removeprefix("torch."),
-        "share": bench.share,
-        "error": check(bench),
-        "kernel": kernel_fits(bench.layer, bench.x_BTD, bench.gates_BH),
-        "seconds": {name: percentile(values, 50) for name, values in samples.items()},
-        "samples": samples,
-        "ratios": {f"{ours} / {theirs}": ratio(samples[ours], samples[theirs]) for ours, theirs in over},
-    }
+
+    kind: ClassVar[str] = "layer"
+
+    cell: Cell
+    rounds: int
+    dtype: str = "float32"
+
+    @property
+    def title(self) -> str:
+        return f"times of {self.cell.title}, {self.dtype}"
+
+    def measure(self) -> Answer:
+        bench = prepare(self.cell, self.device, getattr(torch, self.dtype))
+        clock = events if torch.device(self.device).type == "cuda" else wall
+        samples = interleave(calls(self.cell, bench), device=self.device, rounds=self.rounds, warmup_s=0.1, clock=clock)
+        for bound, name in (("bound", PRUNED), ("plain bound", PLAIN_PRUNED)):
+            parts = [[weight * t for t in samples[f"{name} {i}"]] for i, (_, weight) in enumerate(bench.pruned)]
+            samples[bound] = [sum(times) for times in zip(*parts, strict=True)]
+        with torch.inference_mode(), count_executions() as ran:
+            bench.layer(bench.x_BTD, bench.gates_BH)
+        conditions = {"dtype": self.dtype, "clock": clock.__name__, "ran": "+".join(ran)}
+        return Answer(Timed(metrics={"active_share": bench.share}, timings=samples, measuring=conditions))

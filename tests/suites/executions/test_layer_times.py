@@ -4,20 +4,22 @@ import pytest
 import torch
 
 from budgetformer.execution import masked
-from suites.executions.grid import (
+from suites.executions import layers
+from suites.executions.layers import (
     CUDA_SHAPES,
     KINDS,
     SHARES,
     Cell,
     Kind,
+    LayerTimes,
     Shape,
     calls,
     cells,
-    check,
     head_sets,
-    measure,
     prepare,
 )
+from suites.measuring.timing import events, wall
+from suites.records.record import PROTOCOL, Learned
 
 SMALL = Shape(400, 3, 24, 6)
 
@@ -78,18 +80,43 @@ def test_calls_compute_what_their_names_say() -> None:
         assert made[f"pruned {index}"]().shape == (5, 3, 24)
         torch.testing.assert_close(made[f"plain pruned {index}"](), made[f"pruned {index}"]())
         assert len(layer.heads) < 6
-    assert check(bench) < 1e-5
 
 
-def test_a_measurement_has_every_ratio_and_they_fit_the_samples() -> None:
-    cell = Cell(Shape(5, 3, 24, 6), 0.5, "random")
-    seconds = {"auto": 2.0, "full": 4.0, "full again": 4.0, "plain full": 5.0, "plain": 3.0}
-    seconds |= {"gathered": 3.0, "masked": 6.0, "mixture of heads": 6.0, "MultiheadAttention": 5.0}
-    seconds |= {"pruned 0": 1.0, "pruned 1": 2.0, "plain pruned 0": 2.0, "plain pruned 1": 4.0}
-    row = measure(cell, timer=lambda made: {name: [seconds[name]] * 3 for name in made})
-    above = row["share"] * 6 - math.floor(row["share"] * 6)
-    assert row["ratios"]["auto / full"] == 0.5
-    assert row["ratios"]["auto / bound"] == pytest.approx(2 / (1 + above))
-    assert row["ratios"]["plain / plain bound"] == pytest.approx(3 / (2 + 2 * above))
-    assert row["ratios"]["full / plain full"] == 0.8
-    assert row["shape"] == {"batch": 5, "tokens": 3, "width": 24, "num_heads": 6}
+def job(device: str = "cpu") -> LayerTimes:
+    return LayerTimes(cell=Cell(Shape(5, 3, 24, 6), 0.5, "random"), rounds=3, device=device)
+
+
+def test_a_measurement_has_samples_of_every_call_and_of_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"pruned 0": 1.0, "pruned 1": 2.0, "plain pruned 0": 2.0, "plain pruned 1": 4.0}
+    clocks = []
+
+    def timer(made: dict[str, object], *, rounds: int, clock: object, **_: object) -> dict[str, list[float]]:
+        clocks.append(clock)
+        return {name: [seconds.get(name, 9.0)] * rounds for name in made}
+
+    monkeypatch.setattr(layers, "interleave", timer)
+    timed, learned = job().measure()
+    share = timed.metrics["active_share"]
+    above = share * 6 - math.floor(share * 6)
+    assert timed.timings["bound"] == pytest.approx([1 + above] * 3)
+    assert timed.timings["plain bound"] == pytest.approx([2 + 2 * above] * 3)
+    assert {"auto", "full", "full again", "plain", "plain full", "gathered", "masked"} <= timed.timings.keys()
+    assert timed.measuring["ran"] in ("compiled", "gathered", "masked")
+    assert (timed.measuring["clock"], clocks) == ("wall", [wall])
+    assert learned == Learned()
+    with monkeypatch.context() as on_cuda:
+        on_cuda.setattr(layers, "prepare", lambda cell, _, dtype: prepare(cell, "cpu", dtype))
+        assert job("cuda").measure().timed.measuring["clock"] == "events"
+    assert clocks == [wall, events]
+
+
+def test_the_question_is_what_determines_the_answer() -> None:
+    assert job().question() == {
+        "protocol": PROTOCOL,
+        "kind": "layer",
+        "device": "cpu",
+        "cell": {"shape": [5, 3, 24, 6], "s": 0.5, "kind": "random"},
+        "rounds": 3,
+        "dtype": "float32",
+    }
+    assert job().title == "times of layer 5x3x24x6, s = 0.5, random, float32"

@@ -1,0 +1,1 @@
+"""Tables, as typed cells: a table a file."""
