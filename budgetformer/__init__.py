@@ -7,6 +7,7 @@ and ``BudgetFormer`` the method of arXiv 2604.22583; ``BudgetFormerST`` is the s
 from budgetformer.adaptive import BudgetFormer, BudgetFormerST
 from budgetformer.attention import HeadGatedAttention
 from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
+from budgetformer.gated_layer import Execution
 from budgetformer.gates import AllHeads, ConstantGates, Gates, RandomHeads, SharedGates
 from budgetformer.method import Method
 from budgetformer.surgery import compact, execution_of
@@ -19,6 +20,7 @@ __all__ = [
     "Encoder",
     "EncoderOutput",
     "EncoderSpec",
+    "Execution",
     "Gates",
     "HeadGatedAttention",
     "Method",

@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"reports: error: {error}", file=sys.stderr)
         return BAD_REQUEST
+    except ImportError as error:
+        print(f"reports: error: {error}; the tables need: python -m pip install -e '.[bench]'", file=sys.stderr)
+        return BAD_REQUEST
     except KeyboardInterrupt:
         print("reports: stopped", file=sys.stderr)
         return FAILED

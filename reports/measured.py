@@ -129,3 +129,14 @@ def sizes(records: Sequence[Record]) -> list[Record]:
         return (cell["shape"], record.question.get("dtype", ""), cell["s"], cell["kind"])
 
     return sorted(records, key=rank)
+
+
+CELL_COLUMNS = (
+    text_column("shape", "B, T, D, H", shape_of),
+    text_column("dtype", "dtype", lambda record: record.question["dtype"]),
+    text_column("s", "s", lambda record: record.question["cell"]["s"]),
+    text_column("sets", "sets", lambda record: record.question["cell"]["kind"]),
+    number_column("active_share", "mean k / H", lambda record: record.timed.metrics["active_share"], 3),
+    text_column("ran", "auto ran", lambda record: record.timed.measuring["ran"]),
+)
+"""Which point of the grid a row is of, and what ran there."""

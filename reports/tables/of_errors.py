@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from reports.measured import number_column, shape_of, sizes, text_column
+from reports.measured import CELL_COLUMNS, number_column, sizes
 from reports.tables.cells import Table, make_table
 from suites.records.record import Record
 
@@ -16,12 +16,7 @@ def _error(record: Record, execution: str) -> float | None:
 
 
 SPEC = (
-    text_column("shape", "B, T, D, H", shape_of),
-    text_column("dtype", "dtype", lambda record: record.question["dtype"]),
-    text_column("s", "s", lambda record: record.question["cell"]["s"]),
-    text_column("sets", "sets", lambda record: record.question["cell"]["kind"]),
-    number_column("active_share", "mean k / H", lambda record: record.timed.metrics["active_share"], 3),
-    text_column("ran", "auto ran", lambda record: record.timed.measuring["ran"]),
+    *CELL_COLUMNS,
     *(
         number_column(f"{name}_error_ppm", f"error of {name}, millionths", partial(_error, execution=name), 2)
         for name in ("auto", "gathered", "masked")

@@ -2,17 +2,12 @@
 
 from collections.abc import Sequence
 
-from reports.measured import milliseconds_column, number_column, ratio_column, shape_of, sizes, text_column
+from reports.measured import CELL_COLUMNS, milliseconds_column, ratio_column, sizes
 from reports.tables.cells import Table, make_table
 from suites.records.record import Record
 
 SPEC = (
-    text_column("shape", "B, T, D, H", shape_of),
-    text_column("dtype", "dtype", lambda record: record.question["dtype"]),
-    text_column("s", "s", lambda record: record.question["cell"]["s"]),
-    text_column("sets", "sets", lambda record: record.question["cell"]["kind"]),
-    number_column("active_share", "mean k / H", lambda record: record.timed.metrics["active_share"], 3),
-    text_column("ran", "auto ran", lambda record: record.timed.measuring["ran"]),
+    *CELL_COLUMNS,
     milliseconds_column("full, ms", "full"),
     milliseconds_column("auto, ms", "auto"),
     ratio_column("auto / full", "auto", "full"),

@@ -10,6 +10,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.data.splits import load_splits
+from suites.definitions.suite import TaskUse
 
 SPECIAL_TOKENS = ["[PAD]", "[CLS]"]
 
@@ -37,6 +38,11 @@ def encode_task(
         _encode(part, tokenizer, splits.task.difficulty) for part in (splits.train, splits.validation, splits.test)
     )
     return EncodedTask(train, validation, test, tokenizer.get_vocab_size(), len(splits.task.labels))
+
+
+def encode_use(use: TaskUse) -> EncodedTask:
+    """A task as a suite uses it, encoded; see :func:`encode_task`."""
+    return encode_task(use.name, use.max_length, use.vocab_size, use.train_limit, use.test_limit)
 
 
 def train_tokenizer(texts: list[str], vocab_size: int) -> Tokenizer:

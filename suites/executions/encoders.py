@@ -14,7 +14,7 @@ from budgetformer.method import Method
 from budgetformer.selection import whole_heads
 from suites.data.encoded import EncodedTask
 from suites.data.manifest import manifest_of
-from suites.data.tokenizing import encode_task
+from suites.data.tokenizing import encode_use
 from suites.definitions.suite import TaskUse
 from suites.executions.measurement import Answer, Measurement
 from suites.measuring.latency import BATCH_SIZE, inference_call, spread_batches
@@ -56,11 +56,6 @@ class OfEncoders(Measurement):
         data = manifest_of(task.name, task.train_limit, task.test_limit)
         described = {"name": task.name, "max_length": task.max_length, "fingerprint": data.fingerprint}
         return super().question() | {"task": described}
-
-    def data(self) -> EncodedTask:
-        """The task, encoded."""
-        task = self.task
-        return encode_task(task.name, task.max_length, task.vocab_size, task.train_limit, task.test_limit)
 
     def spec(self, data: EncodedTask) -> EncoderSpec:
         """The sizes."""
@@ -112,7 +107,7 @@ class EncoderTimes(OfEncoders):
         return super().question() | {"shares": [whole_heads(s, self.num_heads) / self.num_heads for s in self.budgets]}
 
     def measure(self) -> Answer:
-        data = self.data()
+        data = encode_use(self.task)
         spec = self.spec(data)
 
         def model(method: Method) -> Encoder:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from baselines.full_mha import FullMHA
 from budgetformer.encoder import EncoderSpec, mean_over_tokens
 from budgetformer.gated_layer import Execution
+from suites.data.tokenizing import encode_use
 from suites.executions.encoders import NUM_BATCHES, OfEncoders
 from suites.executions.measurement import Answer
 from suites.measuring.circumstance import package_version
@@ -143,7 +144,7 @@ class PeerTimes(OfEncoders):
     kind: ClassVar[str] = "peers"
 
     def measure(self) -> Answer:
-        data = self.data()
+        data = encode_use(self.task)
         spec = self.spec(data)
         ours = build_model(spec, FullMHA(), Streams(self.task.name, 0), self.device)
         models: dict[str, nn.Module] = {"ours": ours, "ours again": ours}

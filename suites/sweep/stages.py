@@ -19,7 +19,7 @@ from budgetformer.execution import count_executions
 from budgetformer.gated_layer import Execution
 from budgetformer.surgery import execution_of
 from suites.data.encoded import EncodedSplit, EncodedTask
-from suites.data.tokenizing import encode_task
+from suites.data.tokenizing import encode_use
 from suites.measuring.accounting import cost_metrics, paper_metrics
 from suites.measuring.circumstance import deterministic_flags
 from suites.measuring.company import Company
@@ -212,8 +212,7 @@ def _idle_watts(circumstance: Mapping[str, Any]) -> float | None:
 
 def data_of(trial: Trial) -> EncodedTask:
     """The trial's task, encoded."""
-    task = trial.task
-    return encode_task(task.name, task.max_length, task.vocab_size, task.train_limit, task.test_limit)
+    return encode_use(trial.task)
 
 
 def _spec(trial: Trial) -> EncoderSpec:
