@@ -4,12 +4,14 @@ Shapes: B batch, T tokens, D width, H heads of the full layer, A heads this laye
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from budgetformer.execution import EXECUTIONS, execute
+from budgetformer.execution import EXECUTIONS, bias_alone, execute, is_transformed, what_is_not_plain
 from budgetformer.gated_layer import Execution
+from budgetformer.gates import check_gates
 from budgetformer.kernel import PackedWeights, pack
 
 
@@ -20,7 +22,8 @@ class HeadGatedAttention(nn.Module):
     multi-head attention (Vaswani et al. 2017); a gate of 0 removes the head. The output bias is never gated.
 
     Weights are laid out head by head (``qkv.weight`` is ``(A * 3 * K, D)``), so that a head is one contiguous block
-    that can be removed or run alone.
+    that can be removed or run alone. A state says which heads it holds: a layer that loads it has these heads, in the
+    numbering of the full layer.
 
     Args:
         width: D, the width of the input and the output.
@@ -33,6 +36,7 @@ class HeadGatedAttention(nn.Module):
             is given.
     """
 
+    head_numbers: Tensor
     _packed: tuple[list[tuple[Tensor, Tensor, int]], PackedWeights] | None = None
 
     def __init__(self, width: int, num_heads: int, *, head_width: int | None = None, dropout: float = 0.0) -> None:
@@ -47,6 +51,8 @@ class HeadGatedAttention(nn.Module):
         self.head_width = head_width or width // num_heads
         self.dropout = dropout
         self.heads = tuple(range(num_heads))
+        # The heads' numbers, for the file: which ones a state holds cannot be told from its shapes.
+        self.register_buffer("head_numbers", torch.arange(num_heads))
         self.qkv = nn.Linear(width, 3 * num_heads * self.head_width)
         self.out = nn.Linear(num_heads * self.head_width, width)
 
@@ -74,8 +80,8 @@ class HeadGatedAttention(nn.Module):
             The output, ``(B, T, D)``.
 
         Raises:
-            ValueError: for an unknown execution, an input, gates or a mask of another shape, a mask of another type, or
-                ``compiled`` where the kernel does not fit.
+            ValueError: for an unknown execution, an input, gates or a mask of another shape, a mask of another type,
+                gates that are negative or not finite, or ``gathered`` or ``compiled`` where they cannot run.
         """
         if execution not in EXECUTIONS:
             raise ValueError(f"unknown execution {execution!r}. Known: {', '.join(EXECUTIONS)}")
@@ -88,8 +94,10 @@ class HeadGatedAttention(nn.Module):
         if mask_BT is not None and (mask_BT.shape != x_BTD.shape[:2] or mask_BT.dtype != torch.bool):
             size, found = tuple(x_BTD.shape[:2]), f"{mask_BT.dtype} of shape {tuple(mask_BT.shape)}"
             raise ValueError(f"the mask must be torch.bool of shape (batch, tokens) = {size}, not {found}")
+        if gates_BH is not None and not is_transformed(gates_BH):
+            check_gates(gates_BH)
         if not self.heads:
-            return self.out.bias.expand_as(x_BTD)
+            return bias_alone(self, x_BTD)
         if gates_BH is not None and len(self.heads) < self.num_heads:
             gates_BH = gates_BH[:, list(self.heads)]
         if mask_BT is not None:
@@ -113,6 +121,28 @@ class HeadGatedAttention(nn.Module):
             self._packed = state, pack(self.qkv, self.out, self.head_width)
         return self._packed[1]
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes on the heads that a state was saved with; a state from before their numbers were saved has these."""
+        numbers = state_dict.setdefault(f"{prefix}head_numbers", self.head_numbers)
+        heads = tuple(numbers.tolist())
+        if heads != self.heads:
+            self._set_heads(heads)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _set_heads(self, heads: tuple[int, ...]) -> None:
+        """Makes room for the weights of other heads, which are to be loaded."""
+        if self.num_heads <= max(heads, default=0) or len(set(heads)) < len(heads):
+            raise ValueError(f"a state with the heads {list(heads)} is not of a layer of {self.num_heads} heads")
+        trainable, weight, width = self.out.bias.requires_grad, self.qkv.weight, self.out.out_features
+        inner = len(heads) * self.head_width
+        self.qkv = _linear(weight.new_zeros(3 * inner, width), weight.new_zeros(3 * inner)).requires_grad_(trainable)
+        self.out = _linear(weight.new_zeros(width, inner), weight.new_zeros(width)).requires_grad_(trainable)
+        self._number(heads)
+
+    def _number(self, heads: tuple[int, ...]) -> None:
+        self.heads = heads
+        self.head_numbers = torch.tensor(heads, dtype=torch.long, device=self.head_numbers.device)
+
     @torch.no_grad()
     def keep(self, heads: Sequence[int], gates_H: Tensor | None = None) -> None:
         """Removes the weights of every other head, for good.
@@ -122,8 +152,10 @@ class HeadGatedAttention(nn.Module):
             gates_H: constant gates to fold into the output weights, in the numbering of the full layer.
 
         Raises:
-            ValueError: if a head is not in this layer (any more).
+            ValueError: if a head is not in this layer (any more), or its projections are no plain linear layers.
         """
+        if obstacle := what_is_not_plain(self):
+            raise ValueError(f"heads cannot be removed: {obstacle}")
         missing = sorted(set(heads) - set(self.heads))
         if missing:
             raise ValueError(f"heads {missing} are not in this layer, which has {list(self.heads)}")
@@ -138,7 +170,7 @@ class HeadGatedAttention(nn.Module):
         trainable = self.out.bias.requires_grad
         self.qkv = _linear(qkv_weight, qkv_bias).requires_grad_(trainable)
         self.out = _linear(out_weight_DAK.flatten(1), self.out.bias.clone()).requires_grad_(trainable)
-        self.heads = kept
+        self._number(kept)
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

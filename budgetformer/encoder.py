@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, D width, L layers, H heads, C classes.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,8 @@ class EncoderOutput(NamedTuple):
 class EncoderLayer(nn.Module):
     """Pre-norm Transformer layer: gated attention, then a GELU feed-forward block, each on a residual branch."""
 
+    folded: Tensor
+
     def __init__(self, spec: EncoderSpec, gate: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(spec.width)
@@ -92,7 +94,19 @@ class EncoderLayer(nn.Module):
         self.ffn_out = nn.Linear(spec.ffn_size, spec.width)
         self.dropout = nn.Dropout(spec.dropout)
         self.execution = Execution.MASKED
+        # Whether the output weights hold the gates already, for the file too: they would be applied twice.
+        self.register_buffer("folded", torch.zeros((), dtype=torch.bool))
         self.gates_folded = False
+
+    def fold_gates(self) -> None:
+        """Notes that the attention's output weights hold the gates."""
+        self.gates_folded = True
+        self.folded.fill_(True)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes on what a state says; one from before it was saved has what this layer has."""
+        self.gates_folded = bool(state_dict.setdefault(f"{prefix}folded", self.folded))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(
         self, x_BTD: Tensor, mask_BT: Tensor, key_B: Tensor, given: Gates | None = None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
 from budgetformer.gated_layer import Execution, GatedLayer
@@ -97,7 +97,7 @@ def gathered(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT:
     active_BA = gates_BA > 0
     order_S, runs = find_runs(active_BA)
     if not runs:
-        return layer.out.bias.expand_as(x_BTD).to(dtype, copy=True)
+        return bias_alone(layer, x_BTD)
     qkv_weight = layer.qkv.weight.view(num_heads, 3 * head_width, width)
     qkv_bias = layer.qkv.bias.view(num_heads, 3 * head_width)
     out_weight = layer.out.weight.view(width, num_heads, head_width)
@@ -132,6 +132,13 @@ def gathered(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT:
     return layer.out.bias.expand(batch, tokens, width).index_copy(0, order_S, out_STD).to(dtype)
 
 
+def bias_alone(layer: GatedLayer, x_BTD: Tensor) -> Tensor:
+    """What is left without any head: the output's bias, written out, in the dtype of the layer's other outputs."""
+    device = x_BTD.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BTD.dtype
+    return layer.out.bias.expand_as(x_BTD).to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
 def compiled(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     """The kernel of ``head_attention.cpp``: as ``gathered``, without gradients, on a CPU in float32.
 
@@ -148,6 +155,7 @@ def compiled(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT:
 
 def _run_kernel(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None) -> Tensor:
     _note(Execution.COMPILED)
+    gates_BA = None if gates_BA is None else gates_BA.float()
     y_BTD: Tensor = torch.ops.budgetformer.head_attention(x_BTD, gates_BA, mask_BT, *layer.packed_weights())
     return y_BTD
 
@@ -165,6 +173,27 @@ def kernel_fits(layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None) -> bo
         and not torch.is_autocast_enabled("cpu")
         and load_kernel().function is not None
     )
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def what_is_not_plain(layer: GatedLayer) -> str:
+    """Why a layer's projections have to be called as modules, and cannot be cut into heads; empty if they can be.
+
+    An adapter around a projection, a quantised one, a hook or a parametrisation is seen by ``masked`` alone.
+    """
+    weights = []
+    for name, linear in (("qkv", layer.qkv), ("out", layer.out)):
+        if type(linear) is not nn.Linear:
+            return f"{name} is no plain nn.Linear but {type(linear).__module__}.{type(linear).__qualname__}"
+        if any(getattr(linear, hooks) for hooks in _HOOKS):
+            return f"{name} has a hook"
+        weights += [linear.weight, linear.bias]
+    if any(weight is None for weight in weights):
+        return "a projection has no bias"
+    kinds = {(weight.dtype, weight.device) for weight in weights}
+    return "" if len(kinds) == 1 else f"its weights are of several kinds: {', '.join(sorted(map(str, kinds)))}"
 
 
 def _has_tangent(tensor: Tensor) -> bool:
@@ -241,10 +270,12 @@ EXECUTIONS: dict[str, Executor] = {
 def execute(
     execution: str, layer: GatedLayer, x_BTD: Tensor, gates_BA: Tensor | None, mask_BT: Tensor | None
 ) -> Tensor:
-    """Runs a layer; also where a compiler or an exporter of torch looks on.
+    """Runs a layer, whatever it is made of and whoever looks on.
 
-    All executions but ``masked`` run what the values of the gates say, which no graph can hold. ``torch.compile``
-    leaves them as they are, a break in its graph; ``torch.export`` gets ``masked`` in the place of ``auto``.
+    All executions but ``masked`` cut the projections into heads and run what the values of the gates say. Where either
+    cannot be done, because a projection is more than a plain ``nn.Linear``, or under ``torch.export`` and the
+    transforms of ``torch.func``, ``auto`` runs ``masked`` and the others are refused. ``torch.compile`` leaves them as
+    they are, a break in its graph.
 
     Args:
         execution: a key of ``EXECUTIONS``.
@@ -254,16 +285,25 @@ def execute(
         mask_BT: True at real tokens, of which each input has one; None is no padding.
 
     Raises:
-        ValueError: if ``gathered`` or ``compiled`` is to be exported, or ``compiled`` does not fit.
+        ValueError: if ``gathered`` or ``compiled`` cannot be run here.
     """
-    if execution == Execution.MASKED or not torch.compiler.is_compiling():
-        return EXECUTIONS[execution](layer, x_BTD, gates_BA, mask_BT)
-    if not torch.compiler.is_exporting():
+    if execution == Execution.MASKED:
+        return masked(layer, x_BTD, gates_BA, mask_BT)
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         y_BTD: Tensor = sys.modules[__name__].untraced(execution, layer, x_BTD, gates_BA, mask_BT)
         return y_BTD
-    if execution != Execution.AUTO:
-        raise ValueError(f"execution {execution} cannot be exported: it runs what the gates' values say; use masked")
-    return masked(layer, x_BTD, gates_BA, mask_BT)
+    obstacle = is_transformed(x_BTD, gates_BA) or what_is_not_plain(layer)
+    if obstacle and execution != Execution.AUTO:
+        raise ValueError(f"execution {execution} cannot run this layer: {obstacle}; masked can")
+    return (masked if obstacle else EXECUTIONS[execution])(layer, x_BTD, gates_BA, mask_BT)
+
+
+def is_transformed(*tensors: Tensor | None) -> str:
+    """What keeps the values of some tensors from being looked at; empty if nothing does."""
+    if torch.compiler.is_compiling():
+        return "it is being exported"
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # what vmap and grad of torch.func hand on
+    return "torch.func transforms its input" if any(t is not None and wrapped(t) for t in tensors) else ""
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ A gate module maps ``(x_BTD, mask_BT, key_B)`` to :class:`Gates`, where ``x_BTD`
 Shapes: B batch, T tokens, D width, H heads.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,19 @@ class Gates(NamedTuple):
     gates_BH: Tensor | None = None
     s_B: Tensor | None = None
     relevance_BH: Tensor | None = None
+
+
+def check_gates(gates_BH: Tensor) -> None:
+    """Refuses gates that are no weights: each execution would take them for something else.
+
+    Raises:
+        ValueError: if one is negative or not a finite number.
+    """
+    if not gates_BH.numel():
+        return
+    low, high = gates_BH.detach().aminmax()  # NaN if any is
+    if not (low.item() >= 0 and high.item() < math.inf):
+        raise ValueError("a gate is negative or not a finite number")
 
 
 class AllHeads(nn.Module):

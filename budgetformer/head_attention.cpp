@@ -6,12 +6,13 @@
 // Shapes, all row-major: B inputs, T tokens, D width, A heads, K head width, N floats of a tile's row. C = 3 * Kp, where
 // Kp and Dp are K and D rounded up to whole tile rows.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <memory>
+#include <new>
 #include <vector>
 
 namespace {
@@ -165,70 +166,95 @@ void add_output(const Layer& layer, int64_t head, const float* heads_out, int64_
   }
 }
 
+// How the work of one call is cut up, and how many floats it needs beside its input and output.
+struct Plan {
+  std::vector<int64_t> heads, first{0};  // the active pairs, by input: those of input i are from first[i] on
+  std::vector<int64_t> groups{0};        // inputs that go through both products together
+  int64_t rows = MOST_ROWS, pieces, Tp, most_pairs = 0;
+  int64_t of_qkv, of_thread;  // floats
+
+  Plan(const float* gates, int64_t B, int64_t T, int64_t A, int64_t K, int64_t threads) {
+    const int64_t Kp = up(K, N), C = 3 * Kp;
+    for (int64_t i = 0; i < B; i++) {
+      for (int64_t h = 0; h < A; h++)
+        if (!gates || gates[i * A + h] > 0) heads.push_back(h);
+      first.push_back(static_cast<int64_t>(heads.size()));
+    }
+    // Pieces of work are rows of an input: small enough to keep every thread busy, large enough to reuse the weights.
+    while (rows > N && B * (up(T, rows) / rows) < 4 * threads) rows /= 2;
+    pieces = up(T, rows) / rows;
+    Tp = pieces * rows;
+    // Inputs go through both products in groups whose Q, K and V stay in the cache: as many floats as whole inputs with
+    // all heads would take, so that fewer heads never take more memory.
+    const int64_t whole = std::max<int64_t>(A * Tp * C, 1);  // 0 without tokens
+    const int64_t most_floats = std::max<int64_t>(CACHED_FLOATS / whole, 1) * whole;
+    for (int64_t i = 1; i < B; i++) {
+      const bool full = (first[i + 1] - first[groups.back()]) * Tp * C > most_floats;
+      if (full && (i - groups.back()) * pieces >= 4 * threads) groups.push_back(i);
+    }
+    groups.push_back(B);
+    for (size_t g = 0; g + 1 < groups.size(); g++)
+      most_pairs = std::max(most_pairs, first[groups[g + 1]] - first[groups[g]]);
+    of_qkv = most_pairs * Tp * C;
+    of_thread = up(Tp * N + K * N + rows * Kp, N);  // scores, queries and outputs of heads
+  }
+};
+
 }  // namespace
 
-// gates (B, A), null for 1 everywhere; mask (B, T), null where no token is padding, else with a real token in each row.
-extern "C" void budgetformer_head_attention(const float* x, const float* gates, const uint8_t* mask,
-                                            const float* qkv_weight, const float* qkv_bias, const float* out_weight,
-                                            const float* out_bias, float* y, int64_t B, int64_t T, int64_t D, int64_t A,
-                                            int64_t K, int64_t threads) {
+// The floats that a call needs beside its input and output; -1 where there is not even memory to plan it.
+extern "C" int64_t budgetformer_scratch_floats(const float* gates, int64_t B, int64_t T, int64_t A, int64_t K,
+                                               int64_t threads) try {
+  const Plan plan(gates, B, T, A, K, threads);
+  return plan.of_qkv + threads * plan.of_thread;
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
+// gates (B, A), null for 1 everywhere; mask (B, T), null where no token is padding, else with a real token in each row;
+// scratch of as many floats as the function above says. Gives 0, or -1 where there is no memory to plan the call.
+extern "C" int64_t budgetformer_head_attention(const float* x, const float* gates, const uint8_t* mask,
+                                               const float* qkv_weight, const float* qkv_bias,
+                                               const float* out_weight, const float* out_bias, float* y, float* scratch,
+                                               int64_t B, int64_t T, int64_t D, int64_t A, int64_t K,
+                                               int64_t threads) try {
   const int64_t Kp = up(K, N), Dp = up(D, N), C = 3 * Kp;
   const Layer layer{T, D, K, Kp, Dp, C, qkv_weight, qkv_bias, out_weight, out_bias};
-
-  // The active pairs, by input: those of input i are from first[i] on.
-  std::vector<int64_t> heads, first{0};
-  for (int64_t i = 0; i < B; i++) {
-    for (int64_t h = 0; h < A; h++)
-      if (!gates || gates[i * A + h] > 0) heads.push_back(h);
-    first.push_back(static_cast<int64_t>(heads.size()));
-  }
-
-  // Pieces of work are rows of an input: small enough to keep every thread busy, large enough to reuse the weights.
-  int64_t rows = MOST_ROWS;
-  while (rows > N && B * (up(T, rows) / rows) < 4 * threads) rows /= 2;
-  const int64_t pieces = up(T, rows) / rows, Tp = pieces * rows;
-
-  // Inputs go through both products in groups whose Q, K and V stay in the cache: as many floats as whole inputs with all
-  // heads would take, so that fewer heads never take more memory.
-  const int64_t whole = std::max<int64_t>(A * Tp * C, 1);  // 0 without tokens
-  const int64_t most_floats = std::max<int64_t>(CACHED_FLOATS / whole, 1) * whole;
-  std::vector<int64_t> groups{0};
-  for (int64_t i = 1; i < B; i++) {
-    const bool full = (first[i + 1] - first[groups.back()]) * Tp * C > most_floats;
-    if (full && (i - groups.back()) * pieces >= 4 * threads) groups.push_back(i);
-  }
-  groups.push_back(B);
-  int64_t most_pairs = 0;
-  for (size_t g = 0; g + 1 < groups.size(); g++)
-    most_pairs = std::max(most_pairs, first[groups[g + 1]] - first[groups[g]]);
-  const std::unique_ptr<float[]> qkv(new float[most_pairs * Tp * C]);  // a vector would set it to 0 first
+  const Plan plan(gates, B, T, A, K, threads);
 
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> scores(Tp * N), queries(K * N), heads_out(rows * Kp);
-    for (size_t g = 0; g + 1 < groups.size(); g++) {
-      const int64_t begin = groups[g], work = (groups[g + 1] - begin) * pieces;
-      const auto of_pair = [&](int64_t pair) { return qkv.get() + (pair - first[begin]) * Tp * C; };
+    float* const scores = scratch + plan.of_qkv + omp_get_thread_num() * plan.of_thread;
+    float* const queries = scores + plan.Tp * N;
+    float* const heads_out = queries + K * N;
+    for (size_t g = 0; g + 1 < plan.groups.size(); g++) {
+      const int64_t begin = plan.groups[g], work = (plan.groups[g + 1] - begin) * plan.pieces;
+      const auto of_pair = [&](int64_t pair) { return scratch + (pair - plan.first[begin]) * plan.Tp * C; };
 #pragma omp for schedule(dynamic, 1)
       for (int64_t piece = 0; piece < work; piece++) {
-        const int64_t i = begin + piece / pieces, from = piece % pieces * rows;
-        for (int64_t pair = first[i]; pair < first[i + 1]; pair++)
-          project(layer, heads[pair], x + i * T * D, from, std::min(from + rows, T), of_pair(pair));
+        const int64_t i = begin + piece / plan.pieces, from = piece % plan.pieces * plan.rows;
+        const int64_t to = std::min(from + plan.rows, T);
+        for (int64_t pair = plan.first[i]; pair < plan.first[i + 1]; pair++)
+          project(layer, plan.heads[pair], x + i * T * D, from, to, of_pair(pair));
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t piece = 0; piece < work; piece++) {
-        const int64_t i = begin + piece / pieces, from = piece % pieces * rows, to = std::min(from + rows, T);
+        const int64_t i = begin + piece / plan.pieces, from = piece % plan.pieces * plan.rows;
+        const int64_t to = std::min(from + plan.rows, T);
         float* out = y + (i * T + from) * D;
-        if (first[i] == first[i + 1])
+        if (plan.first[i] == plan.first[i + 1])
           for (int64_t t = from; t < to; t++, out += D) std::copy(out_bias, out_bias + D, out);
-        for (int64_t pair = first[i]; pair < first[i + 1]; pair++) {
-          const int64_t head = heads[pair];
+        for (int64_t pair = plan.first[i]; pair < plan.first[i + 1]; pair++) {
+          const int64_t head = plan.heads[pair];
           for (int64_t q = from; q < to; q += N)
-            attend(layer, of_pair(pair), mask ? mask + i * T : nullptr, gates ? gates[i * A + head] : 1.f, q,
-                   queries.data(), scores.data(), heads_out.data() + (q - from) * Kp);
-          add_output(layer, head, heads_out.data(), to - from, pair == first[i], out);
+            attend(layer, of_pair(pair), mask ? mask + i * T : nullptr, gates ? gates[i * A + head] : 1.f, q, queries,
+                   scores, heads_out + (q - from) * Kp);
+          add_output(layer, head, heads_out, to - from, pair == plan.first[i], out);
         }
       }
     }
   }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -1;
 }

@@ -41,7 +41,7 @@ def compact(model: Encoder, execution: str = Execution.AUTO) -> Encoder:
         if removes and isinstance(layer.gate, ConstantGates) and not layer.gates_folded:
             gates_H = layer.gate.gates_H
             layer.attention.keep(torch.nonzero(gates_H).flatten().tolist(), gates_H)
-            layer.gates_folded = True
+            layer.fold_gates()
     return compacted
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import keyword
 import re
 import sys
@@ -132,7 +133,7 @@ def _add(known: dict[str, type[Method]], method: object, where: str) -> None:
         raise ValueError(f"{where} is no subclass of budgetformer.Method")
     if not re.fullmatch(r"[\w.-]+", str(getattr(method, "name", ""))):
         raise ValueError(f"{where} needs a name of letters, digits, '-', '.' and '_'")
-    annotated = vars(method).get("__annotations__", {})
+    annotated = inspect.get_annotations(method)
     fields = [field for field, hint in annotated.items() if "ClassVar" not in str(hint)]
     if fields and "__dataclass_params__" not in vars(method):
         raise ValueError(f"{where} needs @dataclass(frozen=True, kw_only=True), for its fields {', '.join(fields)}")

@@ -192,7 +192,7 @@ def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[An
 
 def _with(layer: HeadGatedAttention, x_BTD: Tensor, execution: Callable[..., Tensor] | None = None) -> Call:
     if execution is None or not layer.heads:
-        return lambda: layer(x_BTD).contiguous()  # without heads it is a view of the bias: let the bound write it out
+        return lambda: layer(x_BTD)
     return lambda: execution(layer, x_BTD, None, None)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from budgetformer.encoder import Encoder, EncoderSpec
 from budgetformer.gated_layer import Execution
+from budgetformer.gates import check_gates
 from budgetformer.method import Method
 from budgetformer.surgery import check_execution
 from suites.definitions.registry import find_method
@@ -16,7 +17,6 @@ from suites.definitions.sources import fingerprint, source_of
 from suites.definitions.suite import Sizes, Suite
 from suites.records.record import Record, question_id
 from suites.sweep.trial import Trial
-from suites.training.evaluate import check_gates
 
 Rerun = Literal["never", "failed", "stale", "always"]
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from budgetformer.encoder import Encoder
+from budgetformer.gates import check_gates
 from suites.data.batching import batches, evaluation_order
 from suites.data.encoded import EncodedSplit
 
@@ -32,16 +33,6 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         return float((self.arrays["prediction"] == self.arrays["label"]).mean())
-
-
-def check_gates(gates_BLH: torch.Tensor) -> None:
-    """Refuses gates that are no weights: what ran with them would mean nothing.
-
-    Raises:
-        ValueError: if one is negative or not finite.
-    """
-    if not ((gates_BLH >= 0) & gates_BLH.isfinite()).all():
-        raise ValueError("a gate is negative or not a finite number")
 
 
 def evaluate(

@@ -608,7 +608,7 @@ def test_a_layer_can_be_exported_for_batches_of_any_size(execution: str) -> None
 @pytest.mark.parametrize("execution", ["gathered", "compiled"])
 def test_what_cannot_be_exported_says_so(execution: str) -> None:
     case = make_case()
-    with pytest.raises(ValueError, match=f"^execution {execution} cannot be exported"):
+    with pytest.raises(ValueError, match=f"^execution {execution} cannot run this layer: it is being exported"):
         torch.export.export(case.layer, (case.x_BTD, case.gates_BH, None, execution))
 
 

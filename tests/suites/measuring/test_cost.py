@@ -176,7 +176,7 @@ def test_an_unknown_product_stops_the_tracer() -> None:
 
 @pytest.mark.parametrize(
     ("execution", "operator"),
-    [("masked", "aten::scaled_dot_product_attention"), ("compiled", "budgetformer::head_attention")],
+    [("masked", "aten::scaled_dot_product_attention"), ("compiled", "aten::scaled_dot_product_attention")],
 )
 def test_a_tracer_without_a_handle_for_attention_stops(
     execution: str, operator: str, monkeypatch: pytest.MonkeyPatch
@@ -205,3 +205,40 @@ def test_counting_leaves_the_model_as_it_was_and_logs_nothing(caplog: pytest.Log
 @pytest.mark.parametrize("name", ["aten::lgamma", "aten::layer_norm", "aten::softmax", "aten::mul", "aten::scatter_"])
 def test_elementwise_operators_are_not_suspected(name: str) -> None:
     assert not cost._MAY_MULTIPLY.search(name)
+
+
+class LowRank(nn.Module):
+    """An adapter of rank 2 around a projection."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.bias = base.bias
+        self.out_features = base.out_features
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x) + self.up(self.down(x))
+        return y
+
+
+def test_an_adapter_is_counted_with_what_it_wraps() -> None:
+    model = run_model(FullMHA())
+    before = executed_macs(model, *inputs())
+    for layer in model.layers:
+        layer.attention.qkv = LowRank(layer.attention.qkv)  # type: ignore[assignment]
+    extra = 2 * BATCH * TOKENS * 2 * (32 + 3 * 32)
+    assert executed_macs(model, *inputs()) == before + extra
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_a_quantised_projection_is_not_counted_as_nothing() -> None:
+    model = run_model(FullMHA())
+    linear = model.layers[0].attention.qkv
+    linear.qconfig = torch.ao.quantization.default_dynamic_qconfig  # type: ignore[assignment]
+    from_float: Any = torch.ao.nn.quantized.dynamic.Linear.from_float  # torch leaves it untyped
+    model.layers[0].attention.qkv = from_float(linear)
+    with pytest.raises(ValueError, match=r"no formula for quantized\.linear_dynamic, which may contain"):
+        executed_macs(model, *inputs())
