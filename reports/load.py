@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from suites.records.metrics import METRICS
-from suites.records.record import Record
+from suites.records.record import Record, question_id
 from suites.records.store import Store
 
 UNKNOWN_PLACE = 1000
@@ -68,7 +68,7 @@ def _row(record: Record) -> dict[str, Any]:
         "place": int(question["method"].get("place", UNKNOWN_PLACE)),
         "seed": record.seed,
         "status": record.status,
-        "error": record.error,
+        "error": record.error_line,
         "execution": record.learned.execution,
         "protocol": str(question.get("protocol", "")),
         "timing": json.dumps(record.timing_key),
@@ -80,5 +80,6 @@ def _row(record: Record) -> dict[str, Any]:
         "energy": record.timed.energy,
         "circumstance": record.measured_in,
         "setting": json.dumps(setting_of(question), sort_keys=True),
-        "group": json.dumps({key: value for key, value in question.items() if key != "seed"}, sort_keys=True),
+        # As ids are made: neither a label, nor the order or the look of parameters, tells one method from another.
+        "group": question_id(question | {"seed": None}),
     }

@@ -45,9 +45,9 @@ COST = (
     Measure(Column("s_mean", "s_mean", ("quality",)), "s_mean", 1, 3),
 )
 TIME = (
-    Measure(Column("latency_b1_p50_ms", "b1, ms", ("time",)), "latency_b1_p50_s", 1e3),
-    Measure(Column("latency_b32_p50_ms", "b32, ms", ("time",)), "latency_b32_p50_s", 1e3),
-    Measure(Column("latency_b32_ratio", "b32 time / full", ("time",)), "latency_b32_ratio", 1, 3),
+    Measure(Column("latency_b1_p50_ms", "latency b1, ms", ("time",)), "latency_b1_p50_s", 1e3),
+    Measure(Column("latency_b32_p50_ms", "latency b32, ms", ("time",)), "latency_b32_p50_s", 1e3),
+    Measure(Column("latency_b32_ratio", "latency b32 / full", ("time",)), "latency_b32_ratio", 1, 3),
     Measure(Column("train_co2_g", "training, g CO2e", ("time",)), "train_co2_g", energy="train"),
     Measure(Column("inference_co2_g", "1,000 inputs, g CO2e", ("time",)), "inference_co2_g", energy="inference"),
 )

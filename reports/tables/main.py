@@ -89,10 +89,10 @@ def _table(title: str, rows: pd.DataFrame, bad: list[str], allow_mixed: bool) ->
     )
 
 
-def _rank(group: pd.DataFrame) -> tuple[bool, int, str, str]:
+def _rank(group: pd.DataFrame) -> tuple[bool, int, str, str, str]:
     """The reference, then by the place that a method's file says, then by name."""
     first = group.iloc[0]
-    return (first["method_name"] != REFERENCE, first["place"], first["method"], first["group"])
+    return (first["method_name"] != REFERENCE, first["place"], first["method"], first["protocol"], first["group"])
 
 
 def _unambiguous(names: Sequence[str], details: Sequence[dict[str, Any]]) -> list[str]:

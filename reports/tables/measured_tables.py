@@ -39,5 +39,5 @@ def _notes(measured: Measured) -> list[str]:
         f"Hardware: {where.get('cpu_model')}, {where.get('cores')} cores{card}, {way['threads']} threads, device "
         f"{way['device']}, machine {way['machine']}. torch {way['torch']}. Kernel: {way['kernel']}. Sources "
         f"{', '.join(codes) or 'unknown'}.",
-        *(f"{record.kind} {record.id} failed: {record.error}." for record in measured.failed),
+        *(f"{record.kind} {record.id} failed: {record.error_line}." for record in measured.failed),
     ]

@@ -30,9 +30,11 @@ def notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) ->
         "that ran. s_mean: mean fraction of heads that was asked for; -- where none is.",
         "Execution: dense is full attention; sliced, unused heads' weights are gone; gathered, each input's own heads; "
         "masked, all heads.",
-        "b1, b32: median time of one test input and of a batch of 32. b32 time / full: median over rounds in turns "
-        "with full attention, in one process; masked runs compute every head, so theirs tells nothing of saved work.",
-        _noise(done["latency_b32_aa_ratio"].dropna()),
+        "Latency b1, b32: median time of one test input and of a batch of 32. Latency b32 / full: median over rounds "
+        "in turns with full attention, in one process; masked runs compute every head, so theirs tells nothing of "
+        "saved work.",
+        _noise("latency b32 / full", "full attention over itself", done["latency_b32_aa_ratio"].dropna()),
+        _noise("training time", "equal work over itself", done["train_aa_ratio"].dropna()),
         _emissions(done["energy"]),
         f"Hardware: {_listed(done['circumstance'], _hardware)}.",
         f"Protocol {_listed(rows['protocol'], str)}. Code: {_listed(rows['circumstance'], _code)}.",
@@ -54,11 +56,11 @@ def _listed(values: pd.Series, describe: Callable[[Any], str]) -> str:
     return "; ".join(dict.fromkeys(describe(value) for value in values)) or "unknown"
 
 
-def _noise(ratios: pd.Series) -> str:
+def _noise(column: str, what: str, ratios: pd.Series) -> str:
     if not len(ratios):
-        return "Noise of b32 time / full: unknown, full attention was not timed against itself."
+        return f"Noise of {column}: unknown, it was not measured."
     least, most = f"{ratios.min():.3f}", f"{ratios.max():.3f}"
-    return f"Noise of b32 time / full: full attention over itself gave {least}{'' if least == most else f' to {most}'}."
+    return f"Noise of {column}: {what} gave {least}{'' if least == most else f' to {most}'}."
 
 
 def _emissions(energies: pd.Series) -> str:

@@ -24,6 +24,7 @@ from baselines.subset_pruning import SubsetPruning
 from budgetformer.adaptive import BudgetFormer, BudgetFormerST
 from budgetformer.method import Method
 from suites.definitions.names import look_up
+from suites.records.text import in_one_line
 
 _OURS: tuple[type[Method], ...] = (
     BudgetFormer,
@@ -60,7 +61,9 @@ def known_methods() -> dict[str, type[Method]]:
         try:
             method = entry.load()
         except Exception as error:
-            raise ValueError(f"the method {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+            raise ValueError(
+                f"the method {entry.name!r} ({entry.value}) cannot be loaded: {in_one_line(str(error))}"
+            ) from error
         _add(known, method, entry.value)
     return known | _plugins
 
@@ -111,7 +114,7 @@ def _import(file: Path) -> ModuleType:
     try:
         return importlib.import_module(path.stem)
     except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = in_one_line(f"{type(error).__name__}: {error}")
         raise ValueError(f"--plugin {file} cannot be imported: {reason}") from error
 
 

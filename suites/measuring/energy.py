@@ -24,7 +24,7 @@ import torch
 from suites.measuring.circumstance import nvml_cards, package_version
 
 MIN_WINDOW_S = 1.0
-"""Counters step and loads are sampled many times in a second; a shorter window would report chance."""
+"""Hardware's counters step, and an estimate is made of a sample a second; a shorter window would report chance."""
 
 _NAMES = ("cpu", "gpu", "ram")
 _COUNTERS = ("intel_rapl", "windows_emi", "intel_power_gadget")

@@ -99,7 +99,8 @@ LEARNED: dict[str, Metric] = {
 """What training and testing give: the same on every machine, but for rounding."""
 
 TIMED: dict[str, Metric] = {
-    "train_s": Metric("s", "lower", "Time of all training steps, multiplied out from an exclusive window of some."),
+    "train_s": Metric("s", "lower", "Time of all training steps, multiplied out by tokens from a window of some."),
+    "train_aa_ratio": Metric("ratio", "none", "Every other pass of that window over the rest: the noise (A/A)."),
     **_latency("b1", "one test input"),
     **_latency("b32", "a batch of 32 test inputs"),
     "throughput_b32_per_s": Metric("input/s", "higher", "Test inputs per second, in batches of 32."),
@@ -149,6 +150,29 @@ def check_metrics(values: dict[str, Any], known: dict[str, Metric]) -> None:
             raise ValueError(f"unknown metric {key!r}")
         if value is not None:
             _check(key, value, known[key].axes)
+
+
+def check_samples(samples: dict[str, list[float]]) -> None:
+    """Refuses times that are none.
+
+    Raises:
+        ValueError: if one is negative or not finite; names the call.
+    """
+    for name, values in samples.items():
+        if not all(math.isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"a time of {name!r} is negative or not a finite number")
+
+
+def check_history(history: list[dict[str, float]]) -> None:
+    """Refuses a history with a number that is none.
+
+    Raises:
+        ValueError: if there is one; names it.
+    """
+    for entry in history:
+        for key, value in entry.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{key} of the history is {value}")
 
 
 def _check(key: str, value: Any, axes: tuple[str, ...]) -> None:

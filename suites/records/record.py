@@ -5,7 +5,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from suites.records.metrics import LEARNED, OF_THE_LAYER, TIMED, check_metrics
+from suites.records.metrics import LEARNED, OF_THE_LAYER, TIMED, check_history, check_metrics, check_samples
+from suites.records.text import in_one_line
 
 SCHEMA = 4
 """Shape of the file. Older files keep loading."""
@@ -54,6 +55,7 @@ class Learned:
 
     def __post_init__(self) -> None:
         check_metrics(self.metrics, LEARNED)
+        check_history(self.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,7 @@ class Timed:
 
     def __post_init__(self) -> None:
         check_metrics(self.metrics, TIMED | OF_THE_LAYER)
+        check_samples(self.timings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,11 @@ class Record:
     @property
     def seed(self) -> int:
         return int(self.question["seed"])
+
+    @property
+    def error_line(self) -> str:
+        """Why it failed, fit for a terminal and a table."""
+        return in_one_line(self.error)
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -124,7 +124,9 @@ def run(
                 failed[attempt.record.id] = attempt.record
             if attempt.record.status == "done" or replace_by_failure:
                 known[attempt.record.id] = attempt.record
-            result = f"failed, {attempt.record.error}" if attempt.record.status == "failed" else say(attempt.record)
+            result = (
+                f"failed, {attempt.record.error_line}" if attempt.record.status == "failed" else say(attempt.record)
+            )
             progress.end(job.title, f"{result}, {duration(attempt.seconds)}")
             ran += 1
             if time.monotonic() > deadline:
@@ -135,7 +137,7 @@ def run(
         reused=len(jobs) - len(missing),
         stale=sum(is_stale(record, circumstance_of(job, circumstance)) for job, record in wanted),
         failed=[
-            f"{job.title}: {(failed.get(record.id) or record).error}"
+            f"{job.title}: {(failed.get(record.id) or record).error_line}"
             for job, record in wanted
             if record.id in failed or record.status == "failed"
         ],

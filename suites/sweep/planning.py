@@ -16,6 +16,7 @@ from suites.definitions.registry import find_method
 from suites.definitions.sources import fingerprint, source_of
 from suites.definitions.suite import Sizes, Suite
 from suites.records.record import Record, question_id
+from suites.records.text import in_one_line
 from suites.sweep.trial import Trial
 
 Rerun = Literal["never", "failed", "stale", "always"]
@@ -146,13 +147,12 @@ def _check(method: Method, sizes: Sizes, execution: str) -> None:
         for each in (model, method.for_inference(model)):
             check_gates(each(tokens_BT, mask_BT).gates_BLH)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"method {name} cannot be run: {_in_one_line(error)}") from error
+        raise ValueError(f"method {name} cannot be run: {_say(error)}") from error
     try:
         method.for_inference(model, execution)(tokens_BT, mask_BT)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"--execution {execution} is not for {name}: {_in_one_line(error)}") from error
+        raise ValueError(f"--execution {execution} is not for {name}: {_say(error)}") from error
 
 
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+def _say(error: BaseException) -> str:
+    return in_one_line(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")

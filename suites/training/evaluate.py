@@ -35,6 +35,10 @@ class Evaluation:
         return float((self.arrays["prediction"] == self.arrays["label"]).mean())
 
 
+class NotFiniteError(RuntimeError):
+    """The loss of an input is no finite number: its prediction means nothing."""
+
+
 def evaluate(
     model: Encoder,
     split: EncodedSplit,
@@ -54,6 +58,7 @@ def evaluate(
 
     Raises:
         ValueError: if a gate is negative or not finite.
+        NotFiniteError: if the loss of an input is not.
     """
     order = order or evaluation_order(split, EVALUATION_BATCH_SIZE)
     columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
@@ -70,5 +75,8 @@ def evaluate(
                     columns[name].append(values.cpu().numpy())
     inverse = np.argsort(np.concatenate(order))
     arrays = {name: np.concatenate(parts)[inverse] for name, parts in columns.items()}
+    if not np.isfinite(arrays["loss"]).all():
+        first = int(np.isfinite(arrays["loss"]).argmin())
+        raise NotFiniteError(f"the loss of input {split.ids[first]} is {arrays['loss'][first]}")
     arrays |= {"id": split.ids, "label": split.labels, "length": split.lengths}
     return Evaluation(arrays if split.difficulty is None else arrays | {"difficulty": split.difficulty})

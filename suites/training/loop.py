@@ -24,7 +24,7 @@ OnStep = Callable[[int, int], None]
 
 
 class TrainingDivergedError(RuntimeError):
-    """The loss is no longer a finite number."""
+    """A term of the loss is no longer a finite number."""
 
 
 def train(
@@ -53,7 +53,8 @@ def train(
         ``validation_accuracy`` of the model that would be run.
 
     Raises:
-        TrainingDivergedError: if the loss is not finite.
+        TrainingDivergedError: if a term of the loss is not finite.
+        NotFiniteError: if the loss of a validation input is not, as after a last step that broke the weights.
     """
     optimizer = make_optimizer(method, model, recipe)
     peak_rates = [group["lr"] for group in optimizer.param_groups]
@@ -74,15 +75,13 @@ def train(
                 group["lr"] = peak * recipe.lr_factor((step + 1) / (num_steps + 1))
             terms = training_step(model, method, optimizer, batch, progress=progress, clip_norm=recipe.clip_norm)
             for name, value in terms.items():
-                sums[name] += float(value) * len(batch.labels_B)
+                sums[name] += _finite(name, float(value), step) * len(batch.labels_B)
             step += 1
             on_step(step, num_steps)
         if step == num_steps:
             method.on_step(model, 1.0, gate_generator, batches(data.train, order[:CALIBRATION_BATCHES], device))
         means = {name: total / len(data.train) for name, total in sums.items()}
         total = means.pop("total")
-        if not math.isfinite(total):
-            raise TrainingDivergedError(f"the training loss is {total} in epoch {epoch + 1}")
         validation = evaluate(method.for_inference(model, "auto"), data.validation, device)
         history.append(
             {"epoch": epoch + 1.0, "train_loss": total}
@@ -90,6 +89,12 @@ def train(
             | {"validation_accuracy": validation.accuracy}
         )
     return history
+
+
+def _finite(name: str, value: float, step: int) -> float:
+    if not math.isfinite(value):
+        raise TrainingDivergedError(f"the {name} loss is {value} at step {step + 1}")
+    return value
 
 
 def training_step(

@@ -66,6 +66,18 @@ def test_a_metric_in_the_wrong_part_is_refused() -> None:
         Timed(metrics={"accuracy": 1.0})
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-9])
+def test_a_time_that_is_none_is_refused_by_the_name_of_its_call(value: float) -> None:
+    with pytest.raises(ValueError, match=r"^a time of 'latency_b1_s' is negative or not a finite number$"):
+        Timed(timings={"latency_b1_s": [0.1, value]})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_history_with_a_number_that_is_none_is_refused_by_its_name(value: float) -> None:
+    with pytest.raises(ValueError, match=r"^task_loss of the history is (nan|inf)$"):
+        Learned(history=[{"epoch": 1.0, "task_loss": value}])
+
+
 @pytest.mark.parametrize(
     ("part", "key", "value"),
     [

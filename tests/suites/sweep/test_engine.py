@@ -90,6 +90,8 @@ def plan(*methods: Method) -> list[Trial]:
 
 def measure_hardly_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suites.measuring.consumption.WINDOW_S", 0.0)
+    monkeypatch.setattr("suites.measuring.consumption.LEAST_PASSES", 2)
+    monkeypatch.setattr("suites.measuring.consumption.NUM_LENGTHS", 1)
     monkeypatch.setattr("suites.sweep.engine.IDLE_S", 0.0)
     monkeypatch.setattr("suites.measuring.latency.DISTINCT_SINGLES", 1)
     monkeypatch.setattr("suites.measuring.latency.DISTINCT_BATCHES", 1)

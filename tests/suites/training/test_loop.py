@@ -1,17 +1,20 @@
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from baselines.full_mha import FullMHA
-from budgetformer.encoder import EncoderSpec
+from budgetformer.encoder import Encoder, EncoderOutput, EncoderSpec
 from budgetformer.method import Method
 from suites.data.batching import batches, collate, evaluation_order, padded_lengths, training_order
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.definitions.recipe import Recipe
 from suites.measuring.usage import by_difficulty, head_use, quality
-from suites.training.evaluate import Evaluation, evaluate
+from suites.training.evaluate import Evaluation, NotFiniteError, evaluate
 from suites.training.loop import TrainingDivergedError, train
 from suites.training.model import build_model
 from suites.training.seeding import Streams
@@ -92,8 +95,35 @@ def test_the_test_split_is_not_read_in_training(data: EncodedTask) -> None:
 
 
 def test_a_loss_that_is_no_number_ends_training(data: EncodedTask) -> None:
-    with pytest.raises(TrainingDivergedError, match="epoch 1"):
+    with pytest.raises(TrainingDivergedError, match=r"^the task loss is nan at step \d$"):
         run(data, FullMHA(), Recipe(lr=1e38, epochs=2, batch_size=8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Method):
+    """Goes wrong in one way or another."""
+
+    name: ClassVar[str] = "odd"
+    loss: float = 0.0
+    breaks_at_the_end: bool = False
+
+    def extra_losses(self, model: Encoder, output: EncoderOutput, progress: float) -> dict[str, Tensor]:
+        return {"odd": output.logits_BC.new_tensor(self.loss)}
+
+    def on_step(self, model: Encoder, progress: float, *_: object) -> None:
+        if self.breaks_at_the_end and progress == 1:
+            torch.nn.init.constant_(model.classifier.weight, math.nan)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_term_of_the_loss_that_is_no_number_is_named_at_once(loss: float, data: EncodedTask) -> None:
+    with pytest.raises(TrainingDivergedError, match=r"^the odd loss is (nan|inf) at step 1$"):
+        run(data, Odd(loss=loss), Recipe(epochs=2, batch_size=8))
+
+
+def test_weights_that_break_in_the_very_last_step_do_not_pass(data: EncodedTask) -> None:
+    with pytest.raises(NotFiniteError, match=r"^the loss of input \d+ is nan$"):
+        run(data, Odd(breaks_at_the_end=True), Recipe(epochs=1, batch_size=8))
 
 
 def test_the_rate_rises_then_falls_to_zero() -> None:
