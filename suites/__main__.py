@@ -1,29 +1,42 @@
 """The command line of the harness: ``python -m suites``."""
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 
 from suites.commands import data, environment, executions, gpu, list, plan, run, tune
-from suites.commands.arguments import BAD_REQUEST, FAILED, Parser
+from suites.commands.arguments import BAD_REQUEST, DONE, FAILED, Parser
+from suites.records.text import in_one_line
+from suites.sweep.stopping import stop_at_once
 
 COMMANDS = [module.COMMAND for module in (list, plan, run, tune, executions, gpu, data, environment)]
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 done, 1 something failed, 2 bad request."""
+    """Runs one command and returns its exit code: 0 done, 1 something failed, 2 bad request, 128 + n stopped by n."""
     options = make_parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has read enough. Without this, Python complains once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except (ValueError, OSError) as error:
-        print(f"suites: error: {error}", file=sys.stderr)
-        return BAD_REQUEST
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        hint = "; what has a record is kept, and the same command goes on when there is room" if is_full else ""
+        print(f"suites: error: {in_one_line(str(error), 1000)}{hint}", file=sys.stderr)
+        return FAILED if is_full else BAD_REQUEST
     except BrokenExecutor:
         print("suites: a worker was killed, perhaps for want of memory; --jobs 1 needs less", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("suites: stopped; the same command goes on with what is missing", file=sys.stderr)
-        return FAILED
+        return 128 + int(getattr(stop, "signal", 2))
+    return code
 
 
 def make_parser() -> Parser:
@@ -38,4 +51,5 @@ def make_parser() -> Parser:
 
 
 if __name__ == "__main__":
+    stop_at_once()
     sys.exit(main())

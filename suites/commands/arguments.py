@@ -10,7 +10,9 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from suites.records.text import in_one_line
 
 if TYPE_CHECKING:
     from suites.sweep.planning import Options
@@ -43,7 +45,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, where argparse prints its usage too."""
-        self.exit(BAD_REQUEST, f"suites: error: {message}; see {self.prog} --help\n")
+        self.exit(BAD_REQUEST, f"suites: error: {in_one_line(message)}; see {self.prog} --help\n")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """What an option is given; ``--option=--`` gives argparse nothing, and it an empty list."""
+        values = super()._get_values(action, arg_strings)
+        if action.nargs is None and isinstance(values, list) and not values:
+            raise argparse.ArgumentError(action, "expected a value, not '--'")
+        return values
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +70,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """The suite, and which of its methods and tasks, into which folder."""
     parser.add_argument("suite", metavar="SUITE", help="name of a suite; see: python -m suites list")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="results folder (default: results/SUITE)")
+    parser.add_argument("--results", type=folder, metavar="DIR", help="results folder (default: results/SUITE)")
     parser.add_argument("--method", action="append", default=[], metavar="NAME", help="only this method; repeatable")
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="only this task; repeatable")
     add_plugins(parser)
@@ -95,14 +104,31 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=number_of("jobs"), metavar="N", help=help_text)
 
 
+def folder(text: str) -> Path:
+    """A folder, there already or to be made."""
+    path = Path(text)
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty name is no folder")
+    if path.is_symlink() and not path.exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is a link to what is not there")
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is there, and no folder")
+    return path
+
+
 def seeds(text: str) -> list[int]:
     """``3`` is the seeds 0, 1, 2; ``4,7`` is those two."""
     try:
+        if not text.isascii():
+            raise ValueError
         numbers = [int(part) for part in text.removesuffix(",").split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seeds nor a list such as 0,1,2") from None
     if min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"a seed must not be negative, not {min(numbers)}")
+    twice = [number for number in numbers if numbers.count(number) > 1]
+    if twice:
+        raise argparse.ArgumentTypeError(f"the seed {twice[0]} is there more than once")
     if "," in text:
         return numbers
     if not 0 < numbers[0] <= MOST_SEEDS:
@@ -114,7 +140,7 @@ def number_of(what: str) -> Callable[[str], int]:
     """The type of an argument that counts something, from 1 on."""
 
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < 1:
+        if not (text.isascii() and text.isdecimal()) or int(text) < 1:
             raise argparse.ArgumentTypeError(f"{text!r} is no number of {what}; give 1 or more")
         return int(text)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suites.commands.arguments import DONE, FAILED, Command, add_device, add_rerun, device_of, number_of
+from suites.commands.arguments import DONE, FAILED, Command, add_device, add_rerun, device_of, folder, number_of
 from suites.commands.run import report, say_what_is_wrong
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a corner of the grid: a few minutes")
     parser.add_argument(
-        "--results", type=Path, default=Path("results/execution"), metavar="DIR", help="default: results/execution"
+        "--results", type=folder, default=Path("results/execution"), metavar="DIR", help="default: results/execution"
     )
 
 

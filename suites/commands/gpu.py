@@ -5,7 +5,7 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
-from suites.commands.arguments import Command, add_rerun, device_of
+from suites.commands.arguments import Command, add_rerun, device_of, folder
 from suites.commands.executions import measure_all
 
 # ruff: noqa: PLC0415 - see suites.commands.arguments
@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rerun(parser)
     parser.add_argument("--minutes", type=_minutes, default=7.0, metavar="M", help="for all of it (default: 7)")
     parser.add_argument("--quick", action="store_true", help="one small shape and a shorter training, in a minute")
-    parser.add_argument("--results", type=Path, default=Path("results/gpu"), metavar="DIR", help="default: results/gpu")
+    parser.add_argument(
+        "--results", type=folder, default=Path("results/gpu"), metavar="DIR", help="folder (default: results/gpu)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

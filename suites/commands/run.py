@@ -118,7 +118,12 @@ def remeasure(options: argparse.Namespace, trials: Sequence[Trial], folder: Path
 
 
 def say_what_is_wrong(outcome: Outcome) -> None:
-    """Tells of what failed, and of what is there but of other code."""
+    """Tells of what failed, of what others are at, and of what is there but of other code."""
+    if outcome.taken:
+        print(
+            f"suites: {outcome.taken} are being run by another command in the same folder, which will store them",
+            file=sys.stderr,
+        )
     if outcome.stale:
         print(
             f"{outcome.stale} results are of other code or versions; --rerun stale makes them anew",

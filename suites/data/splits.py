@@ -75,6 +75,19 @@ def _split(rows: Dataset, share: float | int) -> tuple[Dataset, Dataset]:
 
 
 def _limit(rows: Dataset, limit: int | None) -> Dataset:
+    """At most so many rows, by class.
+
+    Raises:
+        ValueError: if there are more classes than that.
+    """
     if limit is None or limit >= len(rows):
         return rows
-    return _split(rows, limit)[1]
+    labels = rows[:]["label"]
+    counts = np.bincount(labels)
+    if limit < np.count_nonzero(counts):
+        raise ValueError(f"a limit of {limit} rows leaves out a class; give {np.count_nonzero(counts)} or more")
+    if len(rows) - limit >= np.count_nonzero(counts):
+        return _split(rows, limit)[1]
+    # Too few are left over to have one of each class: they are the last ones of the most frequent class.
+    frequent = np.flatnonzero(np.asarray(labels) == counts.argmax())
+    return rows.select(np.delete(np.arange(len(rows)), frequent[limit - len(rows) :]))

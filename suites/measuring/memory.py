@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -52,12 +53,16 @@ def in_fresh_process(
     try:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["suites.measuring.footprint"])
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
+        with ProcessPoolExecutor(1, mp_context=context, initializer=_take_no_interrupts) as pool:
             return pool.submit(function, *args, **kwargs).result()
     finally:
         del os.environ[name]
         if before is not None:
             os.environ[name] = before
+
+
+def _take_no_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who waits for this process ends it
 
 
 def _kibibytes(key: str) -> int:

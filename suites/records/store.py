@@ -1,15 +1,16 @@
 """A results folder: one JSON record per trial, with its arrays and weights beside it. The folder is the index."""
 
-import contextlib
 import hashlib
 import io
 import os
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +110,27 @@ class Store:
         """
         return Record.from_json(self.path(trial_id).read_text(encoding="utf-8"))
 
+    @contextmanager
+    def claim(self, trial_id: str) -> Iterator[bool]:
+        """Whether nobody else has claimed a trial of this folder; who gets True has it until the block ends.
+
+        The system lets go of a claim when its process ends, however it does. Windows has no such locks: there everybody
+        gets True.
+        """
+        path = self.trials / f".{trial_id}.lock"
+        while True:
+            with path.open("w") as file:
+                if not _lock(file):
+                    yield False
+                    return
+                if not _is_open_at(file, path):
+                    continue  # who had it before has just taken the file away
+                try:
+                    yield True
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+
     def path(self, trial_id: str) -> Path:
         """The file of a record."""
         return self.trials / f"{trial_id}.json"
@@ -152,6 +174,24 @@ class Store:
         return content
 
 
+def _lock(file: IO[str]) -> bool:
+    if sys.platform == "win32":
+        return True
+    import fcntl  # noqa: PLC0415 - Windows has none
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_open_at(file: IO[str], path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
 def _archive(arrays: Arrays) -> bytes:
     buffer = io.BytesIO()
     if arrays:
@@ -168,7 +208,9 @@ def write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    except BaseException as error:
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
         raise

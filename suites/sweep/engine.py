@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import signal
 import sys
 import time
 import traceback
@@ -21,6 +20,7 @@ from suites.records.record import Record, question_id
 from suites.records.store import Entry, Store
 from suites.sweep.planning import Job, Rerun, circumstance_of, is_stale, todo
 from suites.sweep.progress import Progress, duration
+from suites.sweep.stopping import follow_parent, kill_children
 from suites.sweep.trial import Trial
 
 POLL_S = 0.5
@@ -39,6 +39,7 @@ class Outcome:
         stale: of those, records that other source code made.
         failed: titles and errors of the trials that have a failed record.
         left: trials that were not begun for want of time.
+        taken: trials that another command was running in the same folder.
     """
 
     ran: int
@@ -46,13 +47,14 @@ class Outcome:
     stale: int
     failed: list[str]
     left: int = 0
+    taken: int = 0
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one job, and how long it took."""
+    """What became of one job, and how long it took; no record if somebody else is at it."""
 
-    record: Record
+    record: Record | None
     seconds: float
 
 
@@ -104,6 +106,7 @@ def run(
     # Once, before anything runs: this is the code that will run, whatever is edited meanwhile.
     with Share():  # it may compile the kernel
         circumstance = describe(device)
+    began = time.time()
     known = store.load().records
     ids = [question_id(job.question()) for job in jobs]
     missing = [job for job in jobs if todo(job, known, rerun, circumstance)]
@@ -113,20 +116,23 @@ def run(
     for job in missing:
         circumstance_of(job, circumstance)  # hashes the code now
     failed = {}
-    ran = 0
+    ran = taken = 0
     with Progress(len(missing)) as progress:
         workers = min(workers, len(missing))
         run_all = _in_workers if workers > 1 else _here
         deadline = time.monotonic() + limit_s
-        work = partial(_attempt, do, store, circumstance, replace_by_failure=replace_by_failure)
+        work = partial(_attempt, do, store, circumstance, began=began, replace_by_failure=replace_by_failure)
         for job, attempt in run_all(missing, workers, progress, work):
-            if attempt.record.status == "failed":
-                failed[attempt.record.id] = attempt.record
-            if attempt.record.status == "done" or replace_by_failure:
-                known[attempt.record.id] = attempt.record
-            result = (
-                f"failed, {attempt.record.error_line}" if attempt.record.status == "failed" else say(attempt.record)
-            )
+            if attempt.record is None:
+                taken += 1
+                progress.end(job.title, "is being run by another command")
+                continue
+            record = attempt.record
+            if record.status == "failed":
+                failed[record.id] = record
+            if record.status == "done" or replace_by_failure:
+                known[record.id] = record
+            result = f"failed, {record.error_line}" if record.status == "failed" else say(record)
             progress.end(job.title, f"{result}, {duration(attempt.seconds)}")
             ran += 1
             if time.monotonic() > deadline:
@@ -141,7 +147,8 @@ def run(
             for job, record in wanted
             if record.id in failed or record.status == "failed"
         ],
-        left=len(missing) - ran,
+        left=len(missing) - ran - taken,
+        taken=taken,
     )
 
 
@@ -154,21 +161,35 @@ def default_workers(trials: Sequence[Trial]) -> int:
 
 
 def _attempt(
-    do: Do, store: Store, circumstance: dict[str, Any], job: Job, share: Share, *, replace_by_failure: bool
+    do: Do,
+    store: Store,
+    circumstance: dict[str, Any],
+    job: Job,
+    share: Share,
+    *,
+    began: float,
+    replace_by_failure: bool,
 ) -> Attempt:
     """Does one job and stores its record; whatever it raises becomes a failed record."""
     start = time.monotonic()
     ours = circumstance_of(job, circumstance) | {"start_time": datetime.now(UTC).isoformat(timespec="seconds")}
-    try:
-        record, arrays, weights = do(job, ours, share)
-    except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}"
-        ours |= {"traceback": "".join(traceback.format_exception(error))}
-        record = Record(question=job.question(), status="failed", error=message, circumstance=ours)
-        if replace_by_failure:
-            store.save(record)
-    else:
-        record = store.save(record, arrays, weights)
+    trial_id = question_id(job.question())
+    with store.claim(trial_id) as is_ours:
+        if not is_ours:
+            return Attempt(None, 0.0)
+        path = store.path(trial_id)
+        if path.exists() and path.stat().st_mtime > began:
+            return Attempt(store.find(trial_id), 0.0)  # another command has made it since this one looked
+        try:
+            record, arrays, weights = do(job, ours, share)
+        except (Exception, SystemExit) as error:
+            message = f"{type(error).__name__}: {error}"
+            ours |= {"traceback": "".join(traceback.format_exception(error))}
+            record = Record(question=job.question(), status="failed", error=message, circumstance=ours)
+            if replace_by_failure:
+                store.save(record)
+        else:
+            record = store.save(record, arrays, weights)
     return Attempt(record, time.monotonic() - start)
 
 
@@ -192,15 +213,14 @@ def _in_workers(jobs: Sequence[Job], workers: int, progress: Progress, work: Wor
             progress.show(shares[:])
         pool.shutdown()
     except BaseException:
-        for child in multiprocessing.active_children():
-            child.terminate()
+        kill_children()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
 
 
 def _start_worker(shares: "Array[c_double]") -> None:
     global _shares  # noqa: PLW0603 - a pool has no other way to hand a worker what it shares
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a word; the parent says what happened
+    follow_parent()
     _shares = shares
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from suites.__main__ import main, make_parser
 from suites.commands.arguments import seeds
@@ -39,7 +41,16 @@ def suites(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
         (["run", "smoke", "--seeds", "x"], "'x' is neither a number of seeds nor a list"),
         (["run", "smoke", "--seeds", "0"], "for that seed alone write --seeds 0,"),
         (["run", "smoke", "--seeds", "20260424"], "for that seed alone write --seeds 20260424,"),
+        (["run", "smoke", "--seeds", "1,1"], "the seed 1 is there more than once"),
+        (["run", "smoke", "--seeds", "\uff13"], "'\uff13' is neither a number of seeds nor a list"),
         (["run", "smoke", "--jobs", "0"], "'0' is no number of jobs"),
+        (["run", "smoke", "--jobs", "\uff12"], "'\uff12' is no number of jobs"),
+        (["run", "smoke", "--results", ""], "an empty name is no folder"),
+        (["plan", "smoke", "--results", ""], "an empty name is no folder"),
+        (["plan", "smoke", "--method=--"], "argument --method: expected a value, not '--'"),
+        (["plan", "smoke", "--results=--"], "argument --results: expected a value, not '--'"),
+        (["plan", "smoke\n\x1b[2J"], "unknown suite 'smoke\\n\\x1b[2J'"),
+        (["plan", "smoke", "--seeds", "x\n\x1b[2J"], "'x\\n\\x1b[2J' is neither"),
         (["run", "smoke", "--execution", "sliced"], "--execution sliced is not for random-k"),
         (["run", "smoke", "--fast"], "unrecognized arguments: --fast"),
         (["run", "smoke", "--execution", "fast"], "unknown execution 'fast'"),
@@ -81,12 +92,78 @@ def test_a_bad_request_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_results_path_that_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "results"
+@pytest.mark.parametrize("command", ["plan", "run", "tune"])
+def test_a_results_path_that_is_no_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, link = tmp_path / "results", tmp_path / "link"
     file.write_text("mine")
-    assert main(["run", "smoke", "--results", str(file)]) == 2
-    assert str(file) in capsys.readouterr().err
+    link.symlink_to(tmp_path / "nowhere")
+    for path, why in ((file, "is there, and no folder"), (link, "is a link to what is not there")):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "smoke", "--results", str(path)])
+        assert stop.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"'{path}' {why}" in line
     assert file.read_text() == "mine"
+
+
+def test_a_full_disk_is_a_failure_and_no_bad_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere/id.json")
+
+    monkeypatch.setattr("suites.sweep.engine.run", full)
+    assert main(["run", "smoke", "--task", "bbc-topics", "--results", str(tmp_path)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "No space left on device: 'somewhere/id.json'; what has a record is kept" in last
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    script = f"{sys.executable} -m suites list | head -1; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "suites:\n", "")
+
+
+OPTIONS = {
+    "list": ["--plugin"],
+    "plan": ["--results", "--method", "--task", "--plugin", "--device", "--rerun", "--seeds", "--execution", "--tuned"],
+    "run": ["--jobs", "--country", "--intensity", "--seeds", "--results"],
+    "tune": ["--jobs", "--trials", "--method"],
+    "execution": ["--rounds", "--part", "--device", "--results", "--rerun"],
+    "gpu": ["--minutes", "--device", "--results"],
+    "data": [],
+    "environment": [],
+}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(data=st.data())
+def test_any_argument_at_all_is_one_line_and_exit_code_2(
+    data: st.DataObject, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = data.draw(st.sampled_from(sorted(OPTIONS)))
+    word = st.text(max_size=8) | st.sampled_from(["--", "-", "-1", "--x", "=", "nan", "1e9", "../..", "0,", "\x00"])
+    options = data.draw(
+        st.lists(
+            st.sampled_from([*OPTIONS[command], "--help-me"]).flatmap(
+                lambda option: word.map(lambda value: f"{option}={value}") | word.map(lambda value: [option, value])
+            ),
+            max_size=3,
+        )
+    )
+    flat = [part for option in options for part in ([option] if isinstance(option, str) else option)]
+    # A suite and a task that do not exist, so that nothing runs; the commands without one get an option too many.
+    ending = ["no-such-thing"] if command in ("plan", "run", "tune", "data") else ["--no-such-option"]
+    try:
+        code = main([command, *flat, *ending])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    shown = capsys.readouterr()
+    assert code == 2
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs a folder root cannot write")

@@ -160,3 +160,17 @@ def test_links_and_names_of_users_become_one_word() -> None:
     tokenizer = train_tokenizer(["see http now @user"], 300)
     first = tokenizer.encode("see https://t.co/xYz1 now @someone").ids
     assert first == tokenizer.encode("see http now @user").ids
+
+
+@pytest.mark.parametrize("left_over", [1, 2, 3, 4, 5, 6])
+def test_a_limit_just_below_the_whole_split_is_no_matter(left_over: int) -> None:
+    whole = load_splits("bbc-topics").rows["train"]
+    limited = load_splits("bbc-topics", train_limit=whole - left_over)
+    assert limited.rows["train"] == whole - left_over
+    assert set(limited.train[:]["id"]) < set(load_splits("bbc-topics").train[:]["id"])
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_a_limit_below_the_number_of_classes_is_refused(limit: int) -> None:
+    with pytest.raises(ValueError, match=f"^a limit of {limit} rows leaves out a class; give 5 or more$"):
+        load_splits("bbc-topics", train_limit=limit)

@@ -234,6 +234,24 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
     assert list(store.trials.iterdir()) == []
 
 
+def test_a_claim_is_one_persons_until_it_ends(tmp_path: Path) -> None:
+    ours, theirs = Store(tmp_path), Store(tmp_path)
+    with ours.claim("trial") as first, theirs.claim("trial") as second, theirs.claim("other") as third:
+        assert (first, second, third) == (True, False, True)
+    with theirs.claim("trial") as later:
+        assert later
+    assert list(ours.trials.iterdir()) == []
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match=r"No space left on device: '.*\.json'"):
+        Store(tmp_path).save(make_record())
+
+
 def save_some(folder: Path, first: int) -> None:
     for seed in range(first, first + 5):
         Store(folder).save(make_record(seed), {"k": np.full(1000, seed)})
