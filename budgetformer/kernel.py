@@ -91,7 +91,9 @@ def cache_folder() -> Path:
     return folder
 
 
+@lru_cache(maxsize=1)
 def _new_folder() -> Path:
+    """One for this process."""
     return Path(tempfile.mkdtemp(prefix="budgetformer-"))
 
 

@@ -26,8 +26,8 @@ class Frame:
             ``seed``, ``status``, ``error``, ``execution``, ``protocol``, ``timing`` (what
             must be equal for times to be compared, as JSON), ``machine_id`` (empty if unknown),
             ``num_layers``, ``num_heads``; every key of ``METRICS``, NaN where a scalar does not exist; ``question``,
-            ``energy`` and ``circumstance`` as they were stored; ``setting``, equal for trials that belong in one table,
-            and ``group``, equal for trials that differ in nothing but the seed.
+            ``energy``, ``circumstance`` (of the measuring) and ``trained_in`` as they were stored; ``setting``, equal
+            for trials that belong in one table, and ``group``, equal for trials that differ in nothing but the seed.
         bad: what is wrong, by file that is no record.
     """
 
@@ -79,6 +79,7 @@ def _row(record: Record) -> dict[str, Any]:
         "question": question,
         "energy": record.timed.energy,
         "circumstance": record.measured_in,
+        "trained_in": record.circumstance,
         "setting": json.dumps(setting_of(question), sort_keys=True),
         # As ids are made: neither a label, nor the order or the look of parameters, tells one method from another.
         "group": question_id(question | {"seed": None}),

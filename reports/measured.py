@@ -21,55 +21,52 @@ class Measured:
 
     Attributes:
         title: what tells it from the others of its folder; empty if it is the only one.
-        records: the finished ones.
-        failed: the others.
+        records: what was measured.
     """
 
     title: str
     records: list[Record]
-    failed: list[Record]
 
     def of_kind(self, kind: str) -> list[Record]:
         """The finished records of a kind."""
         return [record for record in self.records if record.kind == kind]
 
 
-def load_measured(results: Path) -> list[Measured]:
+def load_measured(results: Path) -> tuple[list[Measured], list[str]]:
     """Reads a folder; measurements that were made in different ways stay apart.
 
+    Returns:
+        What was measured, and a line for each measurement that failed.
+
     Raises:
-        ValueError: if there are none.
+        ValueError: if nothing was measured.
     """
     contents = Store(results, create=False).load()
     records = [record for record in contents.records.values() if record.kind != "trial"]
-    if not records:
-        raise ValueError(f"no measurements in {results}; make some: python -m suites execution --results {results}")
+    failed = [
+        f"{record.kind} {record.id} failed: {record.error_line}." for record in records if record.status == "failed"
+    ]
     ways: dict[str, list[Record]] = {}
     for record in records:
-        ways.setdefault(json.dumps(way_of(record), sort_keys=True), []).append(record)
+        if record.status == "done":
+            ways.setdefault(json.dumps(way_of(record), sort_keys=True), []).append(record)
+    if not ways:
+        reason = f"{len(failed)} failed, such as {failed[0].rstrip('.')}" if failed else "there are none"
+        make = f"make some: python -m suites execution --results {results}"
+        raise ValueError(f"no measurements in {results}: {reason}; {make}")
     titles = [json.loads(way) for way in ways]
     differing = [key for key in titles[0] if len({json.dumps(title[key]) for title in titles}) > 1]
     return [
-        Measured(
-            ", ".join(f"{key} {title[key]}" for key in differing),
-            [record for record in found if record.status == "done"],
-            [record for record in found if record.status == "failed"],
-        )
+        Measured(", ".join(f"{key} {title[key]}" for key in differing), found)
         for title, found in zip(titles, ways.values(), strict=True)
-    ]
+    ], failed
 
 
 def way_of(record: Record) -> dict[str, Any]:
-    """What two measurements must share to stand in one table."""
-    circumstance = record.measured_in
-    gpu = circumstance.get("gpu") or {}
-    return {
-        "machine": circumstance.get("machine_id"),
-        "device": record.question.get("device"),
-        "torch": circumstance.get("versions", {}).get("torch"),
-        "kernel": circumstance.get("kernel"),
-        "driver": gpu.get("driver"),
-        "threads": circumstance.get("threads"),
+    """What two measurements must share to stand in one table; dtypes are a column there."""
+    shown = ("dtype", "batch_sizes")
+    return {"device": record.question["device"]} | {
+        key: value for key, value in record.timing_key.items() if key not in shown
     }
 
 

@@ -60,8 +60,8 @@ def write_measured(results: Path, out: Path) -> tuple[str, list[Path]]:
     from reports.break_even import break_even  # noqa: PLC0415
     from reports.figures import save  # noqa: PLC0415
 
-    found = load_measured(results)
-    paths = write_tables([table for each in found for table in measured_tables(each)], out, stem="execution")
+    found, failed = load_measured(results)
+    paths = write_tables([table for each in found for table in measured_tables(each, failed)], out, stem="execution")
     for number, each in enumerate(found):
         if times := each.of_kind("layer"):
             paths += save(break_even(times), out / ("break_even" if len(found) == 1 else f"break_even_{number}"))

@@ -21,6 +21,7 @@ def notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) ->
     rows = pd.concat(groups)
     done = rows[rows["status"] == "done"]
     seeds = ", ".join(map(str, sorted(rows["seed"].unique())))
+    code = pd.concat([rows["trained_in"], rows["circumstance"]])
     notes = [
         f"Mean ± sample standard deviation over seeds ({seeds}); no ± for one seed or where it "
         "rounds to 0. Differences are paired by seed, with the 95 % t interval of their mean. Bold: best of the "
@@ -37,7 +38,7 @@ def notes(names: Sequence[str], groups: Sequence[pd.DataFrame], mixture: str) ->
         _noise("training time", "equal work over itself", done["train_aa_ratio"].dropna()),
         _emissions(done["energy"]),
         f"Hardware: {_listed(done['circumstance'], _hardware)}.",
-        f"Protocol {_listed(rows['protocol'], str)}. Code: {_listed(rows['circumstance'], _code)}.",
+        f"Protocol {_listed(rows['protocol'], str)}. Code: {_listed(code, _code)}.",
     ]
     if done["accuracy_shuffled"].notna().any():
         notes.insert(1, _CHOICE_NOTE)

@@ -92,7 +92,10 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     """What else is part of a trial's question: seeds, execution, determinism and tuned rates."""
     parser.add_argument("--seeds", type=seeds, default=[], metavar="N|a,b,c", help="number of seeds, or a list")
     parser.add_argument(
-        "--execution", default="auto", metavar="NAME", help="auto, masked, gathered, compiled or sliced"
+        "--execution",
+        default="auto",
+        metavar="NAME",
+        help="how heads are run at inference (default: auto); a wrong name lists all",
     )
     parser.add_argument("--deterministic", action="store_true", help="train with deterministic algorithms alone")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="use the learning rates that tune wrote there")

@@ -69,17 +69,20 @@ def run(options: argparse.Namespace) -> int:
 
 def execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path, do: Do) -> tuple[Outcome, Store]:
     """Does what is missing of some trials in a results folder, and says how it went."""
-    from suites.data.splits import load_splits
+    from suites.data.manifest import check_manifest
     from suites.records.store import Store
     from suites.sweep import engine
 
-    contents = Store(folder, create=False).load()
-    for task in {trial.task for trial in trials if trial.id not in contents.records}:
-        load_splits(task.name, task.train_limit, task.test_limit)  # if texts are missing, no folder is made
-    store = Store(folder)
-    for path, reason in contents.bad.items():
+    store = Store(folder, create=False)  # made when what is missing is known, and can be run
+    for path, reason in store.load().bad.items():
         print(f"suites: passed over {path}: {reason}", file=sys.stderr)
-    print(f"{options.suite}: {len(trials)} trials; results in {folder}", file=sys.stderr)
+
+    def prepare(missing: Sequence[Trial]) -> None:
+        for task in {trial.task for trial in missing}:
+            check_manifest(task)
+        store.make()
+        print(f"{options.suite}: {len(trials)} trials; results in {folder}", file=sys.stderr)
+
     outcome = engine.run(
         trials,
         do,
@@ -88,6 +91,7 @@ def execute(options: argparse.Namespace, trials: Sequence[Trial], folder: Path, 
         rerun=options.rerun,
         workers=options.jobs or engine.default_workers(trials),
         watch_idle=not trials[0].tuning,
+        prepare=prepare,
     )
     print(f"{outcome.ran} trials run, {outcome.reused} had a result already", file=sys.stderr)
     say_what_is_wrong(outcome)
@@ -104,14 +108,20 @@ def remeasure(options: argparse.Namespace, trials: Sequence[Trial], folder: Path
     from suites.sweep import engine
     from suites.sweep.stages import measure_again
 
+    if options.keep_models or options.jobs or options.rerun != "failed":
+        raise ValueError(
+            "--remeasure goes through all kept weights, one by one, without --keep-models, --jobs or --rerun"
+        )
     store = Store(folder, create=False)
     records = store.load().records
     kept = [trial for trial in trials if (old := records.get(trial.id)) and old.learned.weights]
     if not kept:
-        raise ValueError(f"--remeasure: {folder} has no trained weights of these trials; run --keep-models keeps them")
+        raise ValueError(
+            f"--remeasure: {folder} has no trained weights of these trials; run --keep-models --rerun always keeps some"
+        )
     print(f"{options.suite}: weights kept of {len(kept)} of {len(trials)} trials in {folder}", file=sys.stderr)
     do = partial(measure_again, electricity=electricity, store=store)
-    outcome = engine.run(kept, do, store, device=kept[0].device, rerun="always", workers=1, replace_by_failure=False)
+    outcome = engine.run(kept, do, store, device=kept[0].device, rerun="always")
     print(f"{outcome.ran} trials measured again", file=sys.stderr)
     say_what_is_wrong(outcome)
     return outcome

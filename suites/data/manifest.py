@@ -10,6 +10,7 @@ from importlib import metadata
 from budgetformer.kernel import cache_folder
 from suites.data.tasks import find_task
 from suites.definitions.sources import fingerprint
+from suites.definitions.suite import TaskUse
 from suites.records.store import write
 
 _PACKAGES = ("datasets", "numpy", "scikit-learn")
@@ -50,3 +51,16 @@ def manifest_of(name: str, train_limit: int | None = None, test_limit: int | Non
     with suppress(OSError):  # a folder that cannot be written costs time, and nothing else
         write(file, json.dumps(asdict(manifest)).encode())
     return manifest
+
+
+def check_manifest(use: TaskUse) -> None:
+    """Holds a task's manifest against its texts, which are read for that.
+
+    Raises:
+        ValueError: if it says something else, as one that was edited; or as ``load_splits``.
+    """
+    from suites.data.splits import load_splits  # noqa: PLC0415 - as above
+
+    splits = load_splits(use.name, use.train_limit, use.test_limit)
+    if manifest_of(use.name, use.train_limit, use.test_limit) != Manifest(splits.fingerprint, splits.rows):
+        raise ValueError(f"what is kept of the texts of {use.name} is not true of them; empty {cache_folder()}")

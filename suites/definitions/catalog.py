@@ -19,6 +19,7 @@ from budgetformer.method import Method
 from suites.definitions.names import look_up
 from suites.definitions.recipe import Recipe
 from suites.definitions.suite import Suite, TaskUse
+from suites.definitions.uses import LOOKUP, TWEETS
 
 ENDS: tuple[Method, ...] = (FullMHA(), NoAttention())
 """The two ends: all heads, and none."""
@@ -28,14 +29,6 @@ CORE: tuple[Method, ...] = (*ENDS, RandomK(), StaticPruning(), BudgetFormer())
 
 FRACTIONS = (0.25, 0.5)
 """The budgets at which methods are compared: H/4 and H/2."""
-
-LOOKUP = TaskUse(
-    name="lookup",
-    max_length=16,
-    # Every word counts, and words must be told apart before anything can be learned.
-    recipe=Recipe(lr=2e-3, epochs=2, token_dropout=0.0, embedding_std=1.0),
-)
-TWEETS = TaskUse(name="tweet-sentiment", max_length=32, train_limit=10_000, recipe=Recipe(epochs=2))
 
 
 def smoke() -> Suite:

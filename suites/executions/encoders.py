@@ -54,7 +54,8 @@ class OfEncoders(Measurement):
     def question(self) -> dict[str, Any]:
         task = self.task
         data = manifest_of(task.name, task.train_limit, task.test_limit)
-        described = {"name": task.name, "max_length": task.max_length, "fingerprint": data.fingerprint}
+        described = {"name": task.name, "max_length": task.max_length, "vocab_size": task.vocab_size}
+        described |= {"fingerprint": data.fingerprint}
         return super().question() | {"task": described}
 
     def spec(self, data: EncodedTask) -> EncoderSpec:

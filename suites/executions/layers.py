@@ -6,9 +6,8 @@ Shapes: B batch, T tokens, D width, H heads.
 import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -159,7 +158,7 @@ def multihead_attention(bench: Bench) -> Call:
 PRUNED, PLAIN_PRUNED = "pruned", "plain pruned"
 
 
-def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[Any]] = nullcontext) -> dict[str, Call]:
+def calls(cell: Cell, bench: Bench) -> dict[str, Call]:
     """What is timed in a cell, by name.
 
     ``auto`` is the execution in question, ``full`` full attention by the same means, ``full again`` the same once more
@@ -170,7 +169,6 @@ def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[An
     Args:
         cell: the point of the grid.
         bench: the same, prepared.
-        mode: entered around every call, such as autocast.
     """
     layer, x_BTD, gates_BH, _, pruned = bench
     made: dict[str, Call] = {
@@ -187,21 +185,13 @@ def calls(cell: Cell, bench: Bench, mode: Callable[[], AbstractContextManager[An
     for index, (smaller, _weight) in enumerate(pruned):
         made[f"{PRUNED} {index}"] = _with(smaller, x_BTD)
         made[f"{PLAIN_PRUNED} {index}"] = _with(smaller, x_BTD, masked)
-    return {name: _inside(mode, call) for name, call in made.items()}
+    return {name: torch.inference_mode()(call) for name, call in made.items()}
 
 
 def _with(layer: HeadGatedAttention, x_BTD: Tensor, execution: Callable[..., Tensor] | None = None) -> Call:
     if execution is None or not layer.heads:
         return lambda: layer(x_BTD)
     return lambda: execution(layer, x_BTD, None, None)
-
-
-def _inside(mode: Callable[[], AbstractContextManager[Any]], call: Call) -> Call:
-    def inside() -> object:
-        with torch.inference_mode(), mode():
-            return call()
-
-    return inside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from budgetformer.execution import count_executions
 from budgetformer.method import Method
 from suites.data.encoded import EncodedSplit, EncodedTask
 from suites.data.lookup_task import VALUES, num_queries, read_lookup
-from suites.definitions.catalog import LOOKUP
+from suites.definitions.uses import LOOKUP
 from suites.executions.measurement import Answer, Measurement
 from suites.records.record import Learned, Timed
 from suites.training.evaluate import evaluate

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from suites.measuring.circumstance import allowed_cores, attention_backend
+from suites.measuring.circumstance import allowed_cores, attention_backend, deterministic_flags
 from suites.measuring.company import Company
 from suites.measuring.sharing import Share
 from suites.measuring.timing import ratio
@@ -23,13 +23,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Something that is measured once. Its fields, and its kind, are the question.
+    """Something that is measured once. Its fields, and its kind, are the question; but for ``rounds``, how precisely.
 
     Attributes:
         device: where, as torch names it.
     """
 
     kind: ClassVar[str]
+    elsewhere: ClassVar[bool] = False
+    """Whether the work is done in a process of its own, which this one would take for somebody else's."""
 
     device: str
 
@@ -46,6 +48,7 @@ class Measurement:
     def question(self) -> dict[str, Any]:
         """All that determines the answer, but for the machine; as it comes back from a file."""
         question: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        question.pop("rounds", None)
         return {"protocol": PROTOCOL, "kind": self.kind} | question
 
     def measure(self) -> Answer:
@@ -76,13 +79,14 @@ def run_measurement(job: Measurement, circumstance: dict[str, Any], share: Share
         "threads": torch.get_num_threads(),
         "attention_backend": attention_backend(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "rounds": getattr(job, "rounds", None),
     }
     record = Record(
         question=job.question(),
         status="done",
         learned=learned,
-        timed=replace(timed, measuring=conditions | timed.measuring | company.found),
-        circumstance=circumstance | {"threads": torch.get_num_threads()},
+        timed=replace(timed, measuring=conditions | timed.measuring | ({} if job.elsewhere else company.found)),
+        circumstance=circumstance | {"threads": torch.get_num_threads(), "deterministic_flags": deterministic_flags()},
     )
     return Entry(record)
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Collection
 from itertools import product
 
-from suites.definitions.catalog import LOOKUP, find_suite
+from suites.definitions.catalog import find_suite
+from suites.definitions.uses import LOOKUP
 from suites.executions.correctness import TOLERANCES, GradientErrors, OutputErrors
 from suites.executions.layers import CUDA_SHAPES, KINDS, SHAPES, Cell, LayerTimes, Shape, cells
 from suites.executions.lookup_training import METHODS, LookupTraining

@@ -24,6 +24,7 @@ class LayerPeaks(Measurement):
     """
 
     kind: ClassVar[str] = "peak"
+    elsewhere: ClassVar[bool] = True
 
     cell: Cell
     calls: tuple[str, ...] = ("auto", "full", "plain", "plain full")

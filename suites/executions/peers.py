@@ -143,6 +143,9 @@ class PeerTimes(OfEncoders):
 
     kind: ClassVar[str] = "peers"
 
+    def question(self) -> dict[str, Any]:
+        return super().question() | {"peers": list(peer_blocks())}
+
     def measure(self) -> Answer:
         data = encode_use(self.task)
         spec = self.spec(data)

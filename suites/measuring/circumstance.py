@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from budgetformer.kernel import load_kernel
@@ -91,7 +92,7 @@ def nvml_cards() -> tuple[Any, list[Any]]:
         ImportError: if the library's module is missing.
         Exception: whatever the library raises, of which there is no common type without it.
     """
-    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no types, and suites.executions.cuda does without it
+    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no types, and comes with codecarbon alone
 
     pynvml.nvmlInit()
     devices = range(torch.cuda.device_count())
@@ -147,8 +148,6 @@ def allowed_cores(cgroup: Path = Path("/sys/fs/cgroup"), membership: Path = Path
 
 
 def _hardware() -> dict[str, Any]:
-    import psutil  # noqa: PLC0415 - suites.executions.cuda reads the rest of this module where it is not installed
-
     return {
         "cpu_model": _cpu_model(),
         "cores": allowed_cores(),
@@ -158,8 +157,6 @@ def _hardware() -> dict[str, Any]:
 
 
 def _cpu_clocks() -> dict[str, float | None] | None:
-    import psutil  # noqa: PLC0415 - as above
-
     try:
         found = psutil.cpu_freq()
     except (AttributeError, NotImplementedError, OSError, RuntimeError):  # by platform, where there are no clocks

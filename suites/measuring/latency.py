@@ -70,7 +70,7 @@ def measure_latency(
         device: where the models are.
 
     Returns:
-        The latency metrics of ``suites.records.record``, and the raw samples in seconds by name.
+        The latency metrics of ``suites.records.metrics``, and the raw samples in seconds by name.
     """
     models = {"method": model, "full": full, "full_again": copy.deepcopy(full)}
     singles = spread_batches(test, 1, DISTINCT_SINGLES, device)

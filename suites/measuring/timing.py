@@ -79,20 +79,6 @@ def events(call: Call, device: str) -> float:
     return seconds
 
 
-def time_calls(
-    call: Call, *, device: str, rounds: int = MIN_ROUNDS, warmup_s: float = 1.0, clock: Clock = wall
-) -> list[float]:
-    """Times one call; see :func:`interleave`.
-
-    Returns:
-        Seconds per call, one number per round.
-
-    Raises:
-        ValueError: if there is not at least one round.
-    """
-    return interleave({"": call}, device=device, rounds=rounds, warmup_s=warmup_s, clock=clock)[""]
-
-
 def interleave(
     calls: Mapping[str, Call],
     *,

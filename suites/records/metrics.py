@@ -140,7 +140,7 @@ def check_metrics(values: dict[str, Any], known: dict[str, Metric]) -> None:
 
     Args:
         values: by key; a number, lists for a metric with axes, or None where it does not exist.
-        known: ``LEARNED`` or ``TIMED``.
+        known: what it may hold.
 
     Raises:
         ValueError: for an unknown key, a value of another shape, or one that is no finite number.

@@ -44,8 +44,8 @@ class Entry(NamedTuple):
 class Store:
     """Reads and writes a results folder.
 
-    A record names the files beside it by a hash of what they hold. A new pair of files is complete before the record
-    that names it takes the place of the old one, so that a reader finds the old three or the new three.
+    A record names the files beside it by a hash of what they hold. Those of a new record are complete before it takes
+    the place of the old one, and the old one's go after that: a save that fails leaves the old ones as they were.
 
     Args:
         folder: where the records are; made if need be.
@@ -59,9 +59,17 @@ class Store:
         self.folder = folder
         self.trials = folder / "trials"
         if create:
-            self.trials.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.trials):
-                pass  # a folder that cannot be written is found out before any work, not after
+            self.make()
+
+    def make(self) -> None:
+        """Makes the folder unless it is there, and sees that it can be written: before any work, not after it.
+
+        Raises:
+            OSError: if not.
+        """
+        self.trials.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.trials):
+            pass
 
     def save(self, record: Record, arrays: Arrays | None = None, weights: bytes = b"") -> Record:
         """Writes a record with what belongs beside it.
@@ -80,11 +88,11 @@ class Store:
                 named: dict[str, Any] = {name: hashlib.sha256(content).hexdigest()}
                 record = replace(record, learned=replace(record.learned, **named))
                 write(self._beside(record, name), content)
+        old = self.find(record.id)
         write(self.path(record.id), record.to_json().encode())
-        ours = {self.path(record.id), *(self._beside(record, name) for name in beside)}
-        for path in self.trials.glob(f"{record.id}.*"):
-            if path not in ours:
-                path.unlink(missing_ok=True)  # an earlier record's
+        if old is not None:
+            for path in {self._beside(old, name) for name in beside} - {self._beside(record, name) for name in beside}:
+                path.unlink(missing_ok=True)
         return record
 
     def load(self) -> Contents:
@@ -101,14 +109,12 @@ class Store:
                 contents.records[record.id] = record
         return contents
 
-    def find(self, trial_id: str) -> Record:
-        """One record.
-
-        Raises:
-            OSError: if there is none.
-            ValueError: if the file is none.
-        """
-        return Record.from_json(self.path(trial_id).read_text(encoding="utf-8"))
+    def find(self, trial_id: str) -> Record | None:
+        """One record; None if there is none, or the file is none."""
+        try:
+            return Record.from_json(self.path(trial_id).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     @contextmanager
     def claim(self, trial_id: str) -> Iterator[bool]:

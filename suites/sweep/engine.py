@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from suites.definitions.sources import fingerprint
 from suites.measuring.circumstance import allowed_cores, describe
 from suites.measuring.energy import idle_power
 from suites.measuring.sharing import Share
@@ -36,7 +37,7 @@ class Outcome:
     Attributes:
         ran: trials that were run now, failed ones included.
         reused: trials whose record was there already.
-        stale: of those, records that other source code made.
+        stale: of all that is wanted, records that other source code made.
         failed: titles and errors of the trials that have a failed record.
         left: trials that were not begun for want of time.
         taken: trials that another command was running in the same folder.
@@ -79,14 +80,14 @@ def run(
     rerun: Rerun = "failed",
     workers: int = 1,
     watch_idle: bool = True,
-    replace_by_failure: bool = True,
+    prepare: Callable[[Sequence[Any]], None] = lambda jobs: None,
     limit_s: float = math.inf,
     say: Callable[[Record], str] = say_accuracy,
 ) -> Outcome:
     """Does what is missing of some jobs and stores a record of each, failed ones included.
 
-    A job that raises does not end the sweep. The number of workers changes no number: a trial trains on the threads of
-    its recipe, and has the machine alone while it is timed.
+    A job that raises does not end the sweep, and a failure never takes the place of a result. The number of workers
+    changes no number: a trial trains on the threads of its recipe, and has the machine alone while it is timed.
 
     Args:
         jobs: what is wanted.
@@ -96,7 +97,7 @@ def run(
         rerun: which records to make anew (``suites.sweep.planning.todo``).
         workers: jobs at a time.
         watch_idle: first measure the power of the idle machine, which energy above idle is counted from.
-        replace_by_failure: whether a record that is there gives way to that of a failure.
+        prepare: told the jobs that will be done, before anything is: what it raises leaves everything as it was.
         limit_s: no job is begun after that many seconds.
         say: what progress tells of a record.
 
@@ -110,18 +111,19 @@ def run(
     known = store.load().records
     ids = [question_id(job.question()) for job in jobs]
     missing = [job for job in jobs if todo(job, known, rerun, circumstance)]
+    prepare(missing)
+    store.make()
     if missing and watch_idle:
         with Share().alone():
             circumstance |= {"idle_power": idle_power(IDLE_S, device)}
-    for job in missing:
-        circumstance_of(job, circumstance)  # hashes the code now
+    codes = {job.modules: fingerprint(job.modules) for job in missing}
     failed = {}
     ran = taken = 0
     with Progress(len(missing)) as progress:
         workers = min(workers, len(missing))
         run_all = _in_workers if workers > 1 else _here
         deadline = time.monotonic() + limit_s
-        work = partial(_attempt, do, store, circumstance, began=began, replace_by_failure=replace_by_failure)
+        work = partial(_attempt, do, store, circumstance, codes=codes, began=began)
         for job, attempt in run_all(missing, workers, progress, work):
             if attempt.record is None:
                 taken += 1
@@ -130,7 +132,7 @@ def run(
             record = attempt.record
             if record.status == "failed":
                 failed[record.id] = record
-            if record.status == "done" or replace_by_failure:
+            if record.status == "done" or not _is_done(known.get(record.id)):
                 known[record.id] = record
             result = f"failed, {record.error_line}" if record.status == "failed" else say(record)
             progress.end(job.title, f"{result}, {duration(attempt.seconds)}")
@@ -167,30 +169,37 @@ def _attempt(
     job: Job,
     share: Share,
     *,
+    codes: dict[tuple[str, ...], str],
     began: float,
-    replace_by_failure: bool,
 ) -> Attempt:
     """Does one job and stores its record; whatever it raises becomes a failed record."""
     start = time.monotonic()
-    ours = circumstance_of(job, circumstance) | {"start_time": datetime.now(UTC).isoformat(timespec="seconds")}
+    ours = circumstance | {
+        "code_fingerprint": codes[job.modules],
+        "start_time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     trial_id = question_id(job.question())
     with store.claim(trial_id) as is_ours:
         if not is_ours:
             return Attempt(None, 0.0)
-        path = store.path(trial_id)
-        if path.exists() and path.stat().st_mtime > began:
-            return Attempt(store.find(trial_id), 0.0)  # another command has made it since this one looked
+        old = store.find(trial_id)
+        if old is not None and store.path(trial_id).stat().st_mtime > began:
+            return Attempt(old, 0.0)  # another command has made it since this one looked
         try:
             record, arrays, weights = do(job, ours, share)
         except (Exception, SystemExit) as error:
             message = f"{type(error).__name__}: {error}"
             ours |= {"traceback": "".join(traceback.format_exception(error))}
             record = Record(question=job.question(), status="failed", error=message, circumstance=ours)
-            if replace_by_failure:
+            if not _is_done(old):
                 store.save(record)
         else:
             record = store.save(record, arrays, weights)
     return Attempt(record, time.monotonic() - start)
+
+
+def _is_done(record: Record | None) -> bool:
+    return record is not None and record.status == "done"
 
 
 def _here(jobs: Sequence[Job], _: int, progress: Progress, work: Work) -> Iterator[tuple[Job, Attempt]]:

@@ -118,12 +118,11 @@ def todo(job: Job, known: dict[str, Record], rerun: Rerun, circumstance: dict[st
 
 
 def is_stale(record: Record, circumstance: dict[str, Any]) -> bool:
-    """Whether a record was made by other code, by other versions of what it builds on, or by another kernel."""
-    return any(
-        made_in.get(key) != circumstance[key]
-        for made_in in (record.circumstance, record.measured_in)
-        for key in ("code_fingerprint", "versions", "kernel")
-    )
+    """Whether a record was made by other code, by other versions of what it builds on, or by another kernel.
+
+    What was measured again elsewhere does not count: to train again would be no cure for it.
+    """
+    return any(record.circumstance.get(key) != circumstance[key] for key in ("code_fingerprint", "versions", "kernel"))
 
 
 def _methods(suite: Suite, options: Options) -> tuple[Method, ...]:

@@ -19,6 +19,7 @@ from budgetformer.execution import count_executions
 from budgetformer.gated_layer import Execution
 from budgetformer.surgery import execution_of
 from suites.data.encoded import EncodedSplit, EncodedTask
+from suites.data.manifest import check_manifest
 from suites.data.tokenizing import encode_use
 from suites.measuring.accounting import cost_metrics, paper_metrics
 from suites.measuring.circumstance import deterministic_flags
@@ -95,6 +96,8 @@ def measure_again(
         store: where the record and its weights are.
     """
     old = store.find(trial.id)
+    if old is None:
+        raise ValueError("the record is no longer there")
     circumstance = circumstance | _begin(trial)
     model = new_model(trial)
     model.load_state_dict(torch.load(io.BytesIO(store.weights(old)), map_location=trial.device, weights_only=True))
@@ -211,7 +214,12 @@ def _idle_watts(circumstance: Mapping[str, Any]) -> float | None:
 
 
 def data_of(trial: Trial) -> EncodedTask:
-    """The trial's task, encoded."""
+    """The trial's task, encoded.
+
+    Raises:
+        ValueError: if the texts are not those that the trial was planned with.
+    """
+    check_manifest(trial.task)
     return encode_use(trial.task)
 
 

@@ -54,7 +54,7 @@ class Trial:
     @property
     def modules(self) -> tuple[str, ...]:
         """The code that can move its numbers, with all that it imports."""
-        return ("suites.sweep.stages", type(self.method).__module__)
+        return ("suites.sweep.stages", *dict.fromkeys(each.__module__ for each in type(self.method).__mro__))
 
     @property
     def id(self) -> str:

@@ -91,7 +91,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shown(folder: Path) -> str:
-    return markdown([table for each in load_measured(folder) for table in measured_tables(each)])
+    found, failed = load_measured(folder)
+    return markdown([table for each in found for table in measured_tables(each, failed)])
 
 
 def rows_of(text: str, start: str) -> list[list[str]]:
@@ -148,7 +149,7 @@ def test_what_was_measured_in_another_way_stands_apart(other: dict[str, Any], tm
     store = Store(tmp_path)
     store.save(layer(0.25))
     store.save(layer(0.5, where=WHERE | other))
-    first, second = load_measured(tmp_path)
+    (first, second), _ = load_measured(tmp_path)
     assert [len(each.records) for each in (first, second)] == [1, 1]
     assert first.title != second.title
     text = shown(tmp_path)
@@ -157,8 +158,8 @@ def test_what_was_measured_in_another_way_stands_apart(other: dict[str, Any], tm
 
 
 def test_all_formats_have_all_tables(folder: Path) -> None:
-    (measured,) = load_measured(folder)
-    tables = measured_tables(measured)
+    (measured,), failed = load_measured(folder)
+    tables = measured_tables(measured, failed)
     titles = {table.title for table in tables}
     assert len(titles) == 7
     assert {row[0] for row in csv.reader(io.StringIO(to_csv(tables)))} == titles | {"table"}
@@ -177,3 +178,24 @@ def test_the_command_writes_tables_and_the_figure(folder: Path, capsys: pytest.C
 def test_a_folder_without_measurements_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["execution", str(tmp_path)]) == 2
     assert "make some: python -m suites execution" in capsys.readouterr().err
+
+
+def test_what_failed_is_named_once_and_is_no_way_of_its_own(folder: Path) -> None:
+    broken = Record(
+        question={"kind": "layer", "device": "cpu"},
+        status="failed",
+        error="RuntimeError: no memory\nat all",
+        circumstance=WHERE | {"threads": 1},
+    )
+    Store(folder).save(broken)
+    text = shown(folder)
+    assert text.count(f"- layer {broken.id} failed: RuntimeError: no memory at all.") == 1
+    assert "## One layer (" not in text
+
+
+def test_a_folder_of_failures_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(tmp_path).save(Record(question={"kind": "layer", "device": "cpu"}, status="failed", error="RuntimeError: no"))
+    assert main(["execution", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "1 failed, such as layer" in line
+    assert "RuntimeError: no; make some: python -m suites execution" in line

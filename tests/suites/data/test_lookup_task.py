@@ -14,8 +14,8 @@ from suites.data.lookup_task import read_lookup
 from suites.data.splits import load_splits
 from suites.data.tasks import find_task
 from suites.data.tokenizing import encode_task, train_tokenizer
-from suites.definitions.catalog import LOOKUP
 from suites.definitions.suite import Sizes
+from suites.definitions.uses import LOOKUP
 from suites.sweep.stages import data_of, new_model
 from suites.sweep.trial import Trial
 from suites.training.evaluate import evaluate

@@ -93,10 +93,11 @@ def test_what_stands_behind_a_trial() -> None:
         "budgetformer/kernel.py",
         "suites/training/loop.py",
         "suites/measuring/timing.py",
-        "suites/data/tasks.py",
+        "suites/data/splits.py",
     } <= files
     assert not {path for path in files if path.startswith(("reports/", "suites/commands/", "suites/executions/"))}
-    assert "suites/definitions/catalog.py" not in files  # which suites there are changes no trial
+    # Which suites and tasks there are, and what a metric is called, changes no trial.
+    assert not files & {f"suites/{name}.py" for name in ("definitions/catalog", "data/tasks", "records/metrics")}
     assert of(StaticPruning()) - files == {"baselines/static_pruning.py", "budgetformer/schedules.py"}
 
 

@@ -308,6 +308,41 @@ def test_a_failure_is_a_record_and_the_sweep_goes_on(tmp_path: Path, capsys: pyt
     assert run(plan(Broken(), FullMHA()), store, rerun="never").ran == 0
 
 
+@pytest.mark.usefixtures("hasty")
+def test_a_failure_never_takes_the_place_of_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    engine.run(plan(FullMHA()), partial(run_trial, electricity=WORLD, keep_weights=True), store)
+    before = {path: path.read_bytes() for path in store.trials.iterdir()}
+    assert len(before) == 3
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("suites.sweep.stages.train", broken)
+    outcome = run(plan(FullMHA()), store, rerun="always")
+    assert outcome.failed == ["bbc-topics, full-mha, seed 0: RuntimeError: no luck"]
+    assert {path: path.read_bytes() for path in store.trials.iterdir()} == before
+
+
+def test_what_cannot_be_prepared_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    def refuse(missing: Sequence[Trial]) -> None:
+        raise ValueError(f"no texts for {len(missing)}")
+
+    with pytest.raises(ValueError, match=r"^no texts for 1$"):
+        run(plan(FullMHA()), Store(tmp_path / "results", create=False), prepare=refuse)
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_code_of_a_record_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = iter(["at the start", "later"])
+    monkeypatch.setattr("suites.sweep.engine.fingerprint", lambda modules: next(codes))
+    monkeypatch.setattr("suites.sweep.engine.circumstance_of", lambda job, found: found | {"code_fingerprint": ""})
+    store = Store(tmp_path)
+    run(plan(Broken()), store)
+    (record,) = store.load().records.values()
+    assert record.circumstance["code_fingerprint"] == "at the start"
+
+
 def test_a_worker_that_is_killed_ends_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(BrokenExecutor):
@@ -351,9 +386,7 @@ def test_kept_weights_are_measured_again_without_a_step_of_training(
 
     monkeypatch.setattr("suites.sweep.stages.train", train)
     monkeypatch.setattr("suites.sweep.stages.measure_footprint", note)
-    again = engine.run(
-        trials, partial(measure_again, electricity=WORLD, store=store), store, rerun="always", replace_by_failure=False
-    )
+    again = engine.run(trials, partial(measure_again, electricity=WORLD, store=store), store, rerun="always")
     assert (again.ran, again.failed) == (3, [])
     after = store.load().records
     assert after.keys() == before.keys()
@@ -385,7 +418,7 @@ def test_a_measurement_that_fails_leaves_the_record_as_it_was(tmp_path: Path, mo
 
     monkeypatch.setattr("suites.sweep.stages.measure_latency", broken)
     do = partial(measure_again, electricity=WORLD, store=store)
-    outcome = engine.run(trials, do, store, rerun="always", replace_by_failure=False)
+    outcome = engine.run(trials, do, store, rerun="always")
     assert outcome.failed == ["bbc-topics, full-mha, seed 0: RuntimeError: no clock"]
     assert store.load().records == before
 
