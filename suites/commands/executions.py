@@ -63,7 +63,11 @@ def measure_all(
     from suites.sweep import engine
 
     store = Store(options.results, create=False)
-    print(f"{len(jobs)} measurements; results in {options.results}", file=sys.stderr)
+
+    def prepare(_missing: Sequence[Measurement]) -> None:
+        store.make()
+        print(f"{len(jobs)} measurements; results in {options.results}", file=sys.stderr)
+
     outcome = engine.run(
         jobs,
         run_measurement,
@@ -73,6 +77,7 @@ def measure_all(
         watch_idle=False,
         limit_s=60 * minutes,
         say=headline,
+        prepare=prepare,
     )
     say_what_is_wrong(outcome)
     if outcome.left:

@@ -30,14 +30,6 @@ def evaluation_order(split: EncodedSplit, batch_size: int) -> list[NDArray[np.in
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def equal_length_order(split: EncodedSplit, batch_size: int) -> list[NDArray[np.int64]]:
-    """Row numbers of batches over the whole split without any padding: the inputs of a batch are equally long."""
-    order = split.lengths.argsort(kind="stable")
-    starts = np.flatnonzero(np.diff(split.lengths[order])) + 1
-    equal = np.split(order, starts)
-    return [rows[start : start + batch_size] for rows in equal for start in range(0, len(rows), batch_size)]
-
-
 def padded_lengths(split: EncodedSplit, order: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
     """The tokens that run for each input, padding included, ``(N,)``."""
     padded_N = np.empty(len(split), dtype=np.int64)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from budgetformer.encoder import Encoder
 from budgetformer.surgery import execution_of
-from suites.data.batching import collate, equal_length_order, evaluation_order, padded_lengths
+from suites.data.batching import collate, evaluation_order, padded_lengths
 from suites.data.encoded import EncodedSplit
 from suites.measuring.cost import ExecutedMacs, traced_macs
 from suites.records.formulas import (
@@ -18,7 +18,7 @@ from suites.records.formulas import (
     paper_flops,
     paper_flops_cut,
 )
-from suites.training.evaluate import EVALUATION_BATCH_SIZE, evaluate
+from suites.training.evaluate import EVALUATION_BATCH_SIZE
 
 
 def cost_metrics(
@@ -59,7 +59,7 @@ def cost_metrics(
     gathered = "gathered" in execution_of(model)
     return {
         "macs_executed": counter.macs / len(test),
-        "macs_unpadded": _without_padding(model, test, device) / len(test),
+        "macs_unpadded": _mean(unpadded),
         "macs_full": _mean([closed_form(tokens, np.full_like(k_L, spec.num_heads), 0) for tokens, k_L in inputs]),
         "macs_floor": _mean([closed_form(tokens, np.zeros_like(k_L), 0) for tokens, k_L in inputs]),
         "macs_attention_core": _mean(core),
@@ -89,12 +89,6 @@ def paper_metrics(model: Encoder, s_mean: float | None, tokens: int) -> dict[str
         "paper_flops_cut": 0.0 if s_mean is None else paper_flops_cut(tokens, spec.width, spec.num_heads, s_mean),
         "paper_co2_g": 1000 * paper_co2_g(flops),
     }
-
-
-def _without_padding(model: Encoder, test: EncodedSplit, device: str) -> int:
-    with ExecutedMacs() as counter:
-        evaluate(model, test, device, order=equal_length_order(test, EVALUATION_BATCH_SIZE))
-    return counter.macs
 
 
 def _mean(counts: list[float]) -> float:

@@ -24,7 +24,7 @@ from suites.training.seeding import Streams
 WINDOW_S = 1.2
 """Inference, and training steps, are repeated until their energy window is at least this long."""
 
-NUM_LENGTHS = 5
+NUM_LENGTHS = 3
 """Training batches that are repeated, from short to long."""
 
 LEAST_PASSES = 4

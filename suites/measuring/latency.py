@@ -19,18 +19,18 @@ from suites.measuring.timing import Ratio, compare, interleave, percentiles
 
 BATCH_SIZE = 32
 DISTINCT_SINGLES = 67
-DISTINCT_BATCHES = 7
+DISTINCT_BATCHES = 5
 B1_PASSES = 1, 3
-B32_PASSES = 5, 10
-"""At least and at most, over the inputs: 67 to 201 rounds of single ones, 35 to 70 of batches."""
+B32_PASSES = 3, 10
+"""At least and at most, over the inputs: 67 to 201 rounds of single ones, 15 to 50 of batches."""
 
 PRECISION = 0.01
 """Passes over batches end when half the 95 % interval of the ratio to full attention is this share of it."""
 
-LIMIT_S = 12.0
+LIMIT_S = 8.0
 """No further pass is begun after that. A 99th percentile needs all passes over single inputs."""
 
-WARMUP_S = 3.0
+WARMUP_S = 1.0
 
 
 def inference_call(model: nn.Module, batches: Iterable[tuple[torch.Tensor, ...]]) -> Callable[[], None]:

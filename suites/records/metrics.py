@@ -78,7 +78,7 @@ LEARNED: dict[str, Metric] = {
     "num_parameters": Metric("count", "lower", "Parameters of the trained model, gates included."),
     "num_parameters_inference": Metric("count", "lower", "Parameters of the model that is run, after removal."),
     "macs_executed": Metric("MAC/input", "lower", "Products that ran over the padded test batches, per input."),
-    "macs_unpadded": Metric("MAC/input", "lower", "Products that ran over test batches of equal length, per input."),
+    "macs_unpadded": Metric("MAC/input", "lower", "Closed form of macs_model without padding."),
     "macs_full": Metric("MAC/input", "lower", "Closed form of full attention's model on the same padded batches."),
     "macs_floor": Metric("MAC/input", "none", "The same without any head: no choice of heads costs less."),
     "macs_model": Metric("MAC/input", "lower", "Closed form of the model with its active heads and gates, padded."),

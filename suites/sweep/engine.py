@@ -20,7 +20,7 @@ from suites.measuring.sharing import Share
 from suites.records.record import Record, question_id
 from suites.records.store import Entry, Store
 from suites.sweep.planning import Job, Rerun, circumstance_of, is_stale, todo
-from suites.sweep.progress import Progress, duration
+from suites.sweep.progress import Cell, Progress, duration
 from suites.sweep.stopping import follow_parent, kill_children
 from suites.sweep.trial import Trial
 
@@ -135,7 +135,7 @@ def run(
             if record.status == "done" or not _is_done(known.get(record.id)):
                 known[record.id] = record
             result = f"failed, {record.error_line}" if record.status == "failed" else say(record)
-            progress.end(job.title, f"{result}, {duration(attempt.seconds)}")
+            progress.end(job.title, f"{result}, {duration(attempt.seconds)}", _cell(record))
             ran += 1
             if time.monotonic() > deadline:
                 break
@@ -152,6 +152,12 @@ def run(
         left=len(missing) - ran - taken,
         taken=taken,
     )
+
+
+def _cell(record: Record) -> Cell | None:
+    """Its place in the table that grows, if it has an accuracy there."""
+    known = record.kind == "trial" and "accuracy" in record.metrics
+    return Cell(record.method, record.task, record.metrics["accuracy"]) if known else None
 
 
 def default_workers(trials: Sequence[Trial]) -> int:

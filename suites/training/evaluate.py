@@ -1,7 +1,6 @@
 """Evaluation: predictions and head use of every input."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,6 @@ def evaluate(
     device: str = "cpu",
     *,
     gates_NLH: NDArray[np.float32] | None = None,
-    order: Sequence[NDArray[np.int64]] | None = None,
 ) -> Evaluation:
     """Runs a model over a split.
 
@@ -54,13 +52,12 @@ def evaluate(
         split: the inputs.
         device: where the model is.
         gates_NLH: gates to use in place of those that the model would choose, in the split's order.
-        order: the row numbers of each batch; ``evaluation_order`` where None.
 
     Raises:
         ValueError: if a gate is negative or not finite.
         NotFiniteError: if the loss of an input is not.
     """
-    order = order or evaluation_order(split, EVALUATION_BATCH_SIZE)
+    order = evaluation_order(split, EVALUATION_BATCH_SIZE)
     columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
     with torch.inference_mode():
         for rows, batch in zip(order, batches(split, order, device), strict=True):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from budgetformer.attention import HeadGatedAttention
-from budgetformer.kernel import PackedWeights, load_kernel, pack
+from budgetformer.kernel import PackedWeights, _new_folder, load_kernel, pack
 
 B, T, D, H, K = 6, 21, 20, 4, 5
 needs_kernel = pytest.mark.skipif(load_kernel().function is None, reason=load_kernel().description)
@@ -308,8 +308,10 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     load_kernel.cache_clear()
+    _new_folder.cache_clear()
     yield tmp_path / "cache" / "budgetformer"
     load_kernel.cache_clear()
+    _new_folder.cache_clear()
 
 
 def make_compiler(folder: Path, script: str) -> str:

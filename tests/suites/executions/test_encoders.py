@@ -22,7 +22,7 @@ def test_encoders_are_timed_with_heads_chosen_beforehand_and_inside() -> None:
 
 def test_the_question_names_the_inputs_and_the_shares_that_run() -> None:
     question = make(EncoderTimes).question()
-    assert question["task"].keys() == {"name", "max_length", "fingerprint"}
+    assert question["task"].keys() == {"name", "max_length", "vocab_size", "fingerprint"}
     assert (question["kind"], question["budgets"], question["shares"]) == ("encoder", [0.25, 0.5], [0.25, 0.5])
     twelve = EncoderTimes(task=BBC, width=60, num_heads=6, num_layers=1, rounds=2, device="cpu").question()
     assert twelve["shares"] == [2 / 6, 3 / 6]  # a quarter of 6 heads are 2

@@ -116,7 +116,6 @@ def test_the_question_is_what_determines_the_answer() -> None:
         "kind": "layer",
         "device": "cpu",
         "cell": {"shape": [5, 3, 24, 6], "s": 0.5, "kind": "random"},
-        "rounds": 3,
         "dtype": "float32",
     }
     assert job().title == "times of layer 5x3x24x6, s = 0.5, random, float32"
